@@ -143,8 +143,8 @@ def run(
     rest: Beam's options. scratch: has the temporary files among the sources. expected: required
     number of records per split. notices: printed first. Raises OptionError."""
     splits = {source.split for source in sources}
-    wanted = {split: getattr(args, f"num_{split}_shards", None) for split in splits}
-    for split, number in wanted.items():
+    num_shards = {split: getattr(args, f"num_{split}_shards", None) for split in splits}
+    for split, number in num_shards.items():
         check_number(f"--num-{split}-shards", number, at_least=1)
     check_number("--seed", args.seed, at_least=0)
     check_number("--max-bad-records", args.max_bad_records, at_least=0)
@@ -155,7 +155,7 @@ def run(
         sources=tuple(sources),
         output_dir=args.output,
         target_shard_bytes=parse_bytes(args.target_shard_bytes),
-        num_shards={split: number for split, number in wanted.items() if number is not None},
+        num_shards={split: number for split, number in num_shards.items() if number is not None},
         seed=args.seed,
         max_bad_records=args.max_bad_records,
         overwrite=args.overwrite,

@@ -189,8 +189,8 @@ def _parser() -> argparse.ArgumentParser:
         "integer)"
     )
     columns.add_argument("--missing", metavar="COLUMN=VALUE,...", help=absent)
-    told = "In place of all columns, give either --image-column or --text-column."
-    content = parser.add_argument_group("content of a record", told)
+    remedy = "In place of all columns, give either --image-column or --text-column."
+    content = parser.add_argument_group("content of a record", remedy)
     content.add_argument(
         "--key-column", help="column of keys (default: the path of the image; else file and line)"
     )

@@ -74,10 +74,10 @@ def _check_packages() -> None:
     """Raises ImportError if another file or distribution shadows one of our packages."""
     for name in ("pipeline", "trainer", "converters", "beam_jobs"):
         spec, ours = find_spec(name), Path(__file__).parents[1] / name
-        found = spec.origin if spec else None
-        if found != str(ours / "__init__.py"):
+        origin = spec.origin if spec else None
+        if origin != str(ours / "__init__.py"):
             raise ImportError(
-                f"infeed needs its package {name!r}, but `import {name}` finds {found or 'none'}. "
+                f"infeed needs its package {name!r}, but `import {name}` finds {origin or 'none'}. "
                 f"Rename that, or start the program in another directory. (infeed's is {ours}.)"
             )
 

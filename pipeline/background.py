@@ -84,16 +84,16 @@ def calls_of(frame: FrameType) -> list[FrameType]:
     """The frame and those that called it. traceback.walk_stack crashed CPython 3.11 once, perhaps
     as the thread ran meanwhile; here C walks without bytecode in between, so no other thread
     runs."""
-    found, collects = deque[Any](), gc.isenabled()
+    calls, collects = deque[Any](), gc.isenabled()
     gc.disable()
     try:
         # the outermost has None for a caller, which has no f_back
         with contextlib.suppress(AttributeError):
-            found.extend(itertools.accumulate(itertools.repeat("f_back"), getattr, initial=frame))
+            calls.extend(itertools.accumulate(itertools.repeat("f_back"), getattr, initial=frame))
     finally:
         if collects:
             gc.enable()
-    return [each for each in found if each is not None]
+    return [each for each in calls if each is not None]
 
 
 T = TypeVar("T")

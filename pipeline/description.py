@@ -131,7 +131,7 @@ def renumberings(
     by the one that the model predicts, if any; a class that the model lacks is refused, or missing
     unless `strict`. Raises OptionError with the first difference that no renumbering can bridge."""
     _check_text(model, data, name)
-    found = dict[str, Renumbering]()
+    by_key = dict[str, Renumbering]()
     for key in sorted(keys):
         _check_feature(model, data, name, key)
         ours, theirs = model.names(key), data.names(key)
@@ -143,24 +143,24 @@ def renumberings(
                     f"{name}: {key!r} has {there}, and {here} in the data of the model. {_REMEDY}"
                 )
             continue
-        made = Renumbering(
+        renumbering = Renumbering(
             theirs, _numbers(ours, theirs, name, target.get(key, 0)), key in target, strict
         )
         unknown = [
             each
-            for each, number in zip(theirs.names, made.numbers, strict=False)
+            for each, number in zip(theirs.names, renumbering.numbers, strict=False)
             if number == MISSING
         ]
-        if made.is_target and unknown and strict:
+        if renumbering.is_target and unknown and strict:
             raise OptionError(
                 f"{name}: {key!r} has the class "
                 f"{unknown[0]!r}{f' and {len(unknown) - 1} more' * (len(unknown) > 1)}, which the "
                 f"model does not have. Its {ours.count} classes are {_some(ours)}. Leave these "
                 "records out in a conversion of their own, or use --mode predict."
             )
-        if made.is_target or made.changes:
-            found[key] = made
-    return found
+        if renumbering.is_target or renumbering.changes:
+            by_key[key] = renumbering
+    return by_key
 
 
 _REMEDY = "Convert them like the training data."

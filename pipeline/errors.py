@@ -266,21 +266,21 @@ def _is_checkout() -> bool:
 
 def packages_of(names: Sequence[str], extras: Mapping[str, Sequence[str]]) -> list[str]:
     """The requirements of these extras and of the extras that they include, each once."""
-    found: dict[str, None] = {}
+    packages: dict[str, None] = {}
     for requirement in (requirement for name in names for requirement in extras[name]):
         ours = _OURSELVES.fullmatch(requirement)
-        found |= dict.fromkeys(
+        packages |= dict.fromkeys(
             packages_of(ours["extras"].split(","), extras) if ours else [requirement]
         )
-    return list(found)
+    return list(packages)
 
 
 @functools.cache
 def _extras() -> Mapping[str, Sequence[str]]:
     """From the metadata of an installed wheel."""
-    found: dict[str, list[str]] = {}
+    requirements: dict[str, list[str]] = {}
     # our packages were copied without their metadata
     with contextlib.suppress(PackageNotFoundError):
         for match in filter(None, map(_OF_EXTRA.fullmatch, requires("infeed") or ())):
-            found.setdefault(match["extra"], []).append(match["requirement"])
-    return found
+            requirements.setdefault(match["extra"], []).append(match["requirement"])
+    return requirements

@@ -51,9 +51,9 @@ def errors_only() -> Iterator[None]:
 
 def logger(name: str) -> logging.Logger:
     """The logger of this name, which turns each str argument into one printable line."""
-    found = logging.getLogger(name)
-    found.addFilter(_make_printable)  # has no effect the second time
-    return found
+    log = logging.getLogger(name)
+    log.addFilter(_make_printable)  # has no effect the second time
+    return log
 
 
 def _make_printable(record: logging.LogRecord) -> bool:

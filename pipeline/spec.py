@@ -97,9 +97,9 @@ def chosen_specs(layout: Layout, keys: Iterable[str]) -> dict[str, ArraySpec]:
 
 def objects(values: Sequence[bytes]) -> np.ndarray:
     """object [n]: np.array would drop the zeros at the end of bytes."""
-    made = np.empty(len(values), object)
-    made[:] = values
-    return made
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
 
 
 def feature_values(key: str, feature: Feature, found: np.ndarray | None) -> np.ndarray:

@@ -76,10 +76,10 @@ class TensorFlowOp:
         graph = self._graphs[specs]
         given = {key: tf.constant(features[key]) for key in self.reads}
         try:
-            made = graph(given, tf.constant(rng.key, tf.int32))
+            tensors = graph(given, tf.constant(rng.key, tf.int32))
         except tf.errors.InvalidArgumentError as e:
             raise SchemaError(f"{self.op!r}: {e.message.partition(chr(10))[0]}") from e
-        return {key: value.numpy() for key, value in made.items()}
+        return {key: value.numpy() for key, value in tensors.items()}
 
     def tensorflow(self, features: Features) -> Features:
         """What an export computes: the op with a seed of zeros."""

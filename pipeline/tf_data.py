@@ -45,18 +45,20 @@ def dataset_of(data: DatasetInput, position: Position | None = None) -> tf.data.
     )
 
     def batches() -> Iterator[Any]:
-        made = data.batches(at)
+        source = data.batches(at)
         try:
-            yield from made
+            yield from source
         finally:
-            made.close()
+            source.close()
 
     remaining = data.remaining(at)
     cardinality = tf.data.INFINITE_CARDINALITY if remaining is None else remaining
-    made = tf.data.Dataset.from_generator(batches, output_signature=shapes).prefetch(DECODING)
-    made = made.apply(tf.data.experimental.assert_cardinality(cardinality))
-    made = made if data.spec[MASK].shape[0] == data.info.global_batch else _of_one_host(made)
-    return _carrying(made, data) if position is None else made
+    dataset = tf.data.Dataset.from_generator(batches, output_signature=shapes).prefetch(DECODING)
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(cardinality))
+    dataset = (
+        dataset if data.spec[MASK].shape[0] == data.info.global_batch else _of_one_host(dataset)
+    )
+    return _carrying(dataset, data) if position is None else dataset
 
 
 def _as_dataset(make: Callable[P, DatasetInput]) -> Callable[P, tf.data.Dataset]:
@@ -178,17 +180,17 @@ def _rows(hosts: Hosts, global_batch: int) -> np.ndarray:
 
 def _of_host(program: TfProgram) -> tf.data.Dataset:
     """The batches of this input. Carries it, unless their elements are tuples."""
-    made = program.program.skip(program.info.start) if program.info.start else program.program
+    dataset = program.program.skip(program.info.start) if program.info.start else program.program
     if not np.array_equal(program.rows, np.arange(program.info.global_batch or 0)):
         rows = program.rows
-        made = made.map(
+        dataset = dataset.map(
             lambda *parts: tf.nest.map_structure(
                 lambda leaf: tf.gather(leaf, rows), _element(parts)
             )
         )
-        made = _of_one_host(made)
-    made = made.prefetch(DECODING)
-    return _carrying(made, program) if isinstance(made.element_spec, dict) else made
+        dataset = _of_one_host(dataset)
+    dataset = dataset.prefetch(DECODING)
+    return _carrying(dataset, program) if isinstance(dataset.element_spec, dict) else dataset
 
 
 def _of_one_host(dataset: tf.data.Dataset) -> tf.data.Dataset:

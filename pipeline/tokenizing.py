@@ -121,14 +121,14 @@ class HuggingFaceTokenizer:
         lengths = _bytes_of_tokens(self.path, self.digest)
         if lengths is None:
             return self._with_offsets(texts)
-        found = [
+        encoded = [
             (tokens, np.cumsum(lengths[tokens], dtype=np.int32))
             for tokens in self.encode_batch(texts)
         ]
-        for number, (text, (_, ends)) in enumerate(zip(texts, found, strict=True)):
+        for number, (text, (_, ends)) in enumerate(zip(texts, encoded, strict=True)):
             if len(ends) and ends[-1] != len(text.encode()):  # a normalizer changed the text
-                found[number : number + 1] = self._with_offsets([text])
-        return found
+                encoded[number : number + 1] = self._with_offsets([text])
+        return encoded
 
     def _with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """encode_with_ends for any tokenizer. Offsets take as long as the encoding, and 100 bytes

@@ -290,10 +290,10 @@ def _checked(batch: Batch, key: str, labels: str, alpha: float, op: str) -> tupl
     check_number(f"{op}: alpha", alpha, above=0, below=math.inf)
     soft = batch.get(labels)
     if soft is None or soft.ndim != 2 or not jnp.issubdtype(soft.dtype, jnp.floating):
-        found = "not in the batch" if soft is None else f"{soft.dtype} {list(soft.shape)}"
+        actual = "not in the batch" if soft is None else f"{soft.dtype} {list(soft.shape)}"
         raise InputError(
-            f"{op} mixes {labels!r}, which is {found}; it must be float [b, classes]. Call one_hot "
-            "first."
+            f"{op} mixes {labels!r}, which is {actual}; it must be float [b, classes]. Call "
+            "one_hot first."
         )
     unlabelled = (batch[MASK] > 0) & ~(counting(batch) > 0)
     return images_of(batch, key, op), jnp.where(jnp.any(unlabelled), jnp.nan, soft)

@@ -87,16 +87,16 @@ def partition_rules(texts: Iterable[str]) -> tuple[Rule, ...]:
 
 def _naming_the_nearest(kind: type[T]) -> type[T]:
     """Makes a dataclass suggest the nearest field when it is given an unknown one."""
-    made, known = kind.__init__, inspect.signature(kind).parameters
+    original_init, known = kind.__init__, inspect.signature(kind).parameters
 
-    @functools.wraps(made)
+    @functools.wraps(original_init)
     def init(self: T, **values: Any) -> None:
         for name in values:
             if name not in known:
                 raise OptionError(
                     f"{name!r} is not a setting of {kind.__name__}.{did_you_mean(name, known)}"
                 )
-        made(self, **values)
+        original_init(self, **values)
 
     kind.__init__ = init
     return kind
@@ -339,8 +339,8 @@ class TrainerConfig:
     @property
     def profile_range(self) -> range | None:
         """profile_steps as numbers; None if not given or not two steps."""
-        found = re.fullmatch(r"(\d+):(\d+)", self.profile_steps or "")
-        return range(int(found[1]), int(found[2])) if found else None
+        match = re.fullmatch(r"(\d+):(\d+)", self.profile_steps or "")
+        return range(int(match[1]), int(match[2])) if match else None
 
     def to_json(self) -> dict[str, Any]:
         """The resolved settings, for the checkpoint."""
@@ -354,13 +354,13 @@ class TrainerConfig:
 def seconds_of(name: str, value: object) -> float:
     """The seconds of a time such as "30s", "90m" or "1.5h". Raises OptionError for anything else
     and for zero."""
-    found = TIME.fullmatch(value) if isinstance(value, str) else None
-    if found is None or not float(found[1]) > 0:
+    match = TIME.fullmatch(value) if isinstance(value, str) else None
+    if match is None or not float(match[1]) > 0:
         raise OptionError(
             f"{name}={value!r} is not a time. Give a number above 0 with its unit, s, m or h, such "
             "as 30s or 1.5h."
         )
-    return float(found[1]) * SECONDS[found[2]]
+    return float(match[1]) * SECONDS[match[2]]
 
 
 def settings(**values: Any) -> TrainerConfig:

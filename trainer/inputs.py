@@ -201,8 +201,8 @@ def _called(given: Callable[..., Any], context: InputContext) -> Any:
         raise OptionError(
             f"an input function is called with the InputContext, and nothing else: {error}."
         ) from error
-    made = given(*arguments.args)
-    return made(context) if isinstance(made, Unbatched) else made
+    source = given(*arguments.args)
+    return source(context) if isinstance(source, Unbatched) else source
 
 
 def as_input(source: object, host_batch: int) -> Input:
@@ -236,10 +236,10 @@ def described_as(
     # Ask the class: a wrapper that forwards attributes may change the batches.
     if hasattr(type(source), "described_as"):
         return cast(Any, source).described_as(model, target, strict=strict)
-    found = renumberings(
+    numbers_of = renumberings(
         model, own, source.info.name or "the input", own.schema.features, target, strict=strict
     )
-    for key in (key for key, each in found.items() if each.changes):
+    for key in (key for key, each in numbers_of.items() if each.changes):
         raise InputError(
             f"the data number the classes of {key!r} unlike the model, and a "
             f"{type(source).__name__} cannot map them. Give what eval_dataset returns, or convert "

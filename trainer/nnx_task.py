@@ -150,13 +150,13 @@ def _set_dtype(model: Any, dtype: Any) -> None:
             setattr(module, "dtype", dtype)  # noqa: B010 (only layers have it)
 
 
-def _pair(made: Any) -> tuple[Array, Any]:
-    if not isinstance(made, tuple) or len(made) != 2:
+def _pair(returned: Any) -> tuple[Array, Any]:
+    if not isinstance(returned, tuple) or len(returned) != 2:
         raise InputError(
-            f"loss returned {kind_of(made)}. It must return two values: the losses [b], and the "
-            "outputs."
+            f"loss returned {kind_of(returned)}. It must return two values: the losses [b], and "
+            "the outputs."
         )
-    return made
+    return returned
 
 
 def _named(state: nnx.State) -> dict[str, Any]:

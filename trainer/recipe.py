@@ -279,8 +279,8 @@ class DataRecipe(Recipe):
         from trainer.checkpointing.listing import finished_steps
 
         trains, tries = self.mode == "train", self.trainer.fast_dev_run
-        if not (trains or tries) and (found := kept(self.trained_in)):
-            return found
+        if not (trains or tries) and (description := kept(self.trained_in)):
+            return description
         if not trains and self.mode != "evaluate-continuously":
             return self._opened(self.eval_split).info.description
         own, workdir = self.train_records.info.description, self.trainer.workdir

@@ -78,14 +78,14 @@ class TrainState(NamedTuple):
     ema: Any = ()
 
 
-def kind_of(made: Any) -> str:
+def kind_of(value: Any) -> str:
     """What a function returned, for messages: "a dict", "a tuple of 3", "an array", "None"."""
-    if made is None:
+    if value is None:
         return "None"
-    if isinstance(made, Array):
+    if isinstance(value, Array):
         return "an array"
-    return f"a {type(made).__name__}" + (
-        f" of {len(made)}" if isinstance(made, (tuple, list)) else ""
+    return f"a {type(value).__name__}" + (
+        f" of {len(value)}" if isinstance(value, (tuple, list)) else ""
     )
 
 

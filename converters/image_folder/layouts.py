@@ -76,9 +76,9 @@ def find_folders(
         _check_classes(folder)
     if held_out is not None:
         folders = dict.fromkeys(held_out.splits, folders["train"])
-    wanted = chosen(raw_data_dir, splits, folders)
+    chosen_splits = chosen(raw_data_dir, splits, folders)
     return RawFolders(
-        tuple(source for split in wanted for source in folders[split].sources(split)),
+        tuple(source for split in chosen_splits for source in folders[split].sources(split)),
         tuple(sorted({name for folder in folders.values() for name in folder.classes})),
         (*notices, *_of_tables(raw, folders), *_of_empty_classes(folders)),
     )
@@ -117,33 +117,33 @@ class _Raw:
 
 def _by_split(raw: _Raw) -> tuple[_Folders, Sequence[str]]:
     names, files = raw.folder.classes, raw.folder.files
-    found: dict[str, _ClassFolders | PackedFolder] = {}
+    folders: dict[str, _ClassFolders | PackedFolder] = {}
     for split, name in _named_by_split(raw.path, names, "folders").items():
-        found[split] = _folder(raw.storage, join(raw.path, name))
+        folders[split] = _folder(raw.storage, join(raw.path, name))
     stems = {stem: name for name in files if (stem := archive_stem(name))}
     notices = []
     for split, stem in _named_by_split(raw.path, stems, "archives").items():
-        if split in found:  # probably unpacked from the archive
+        if split in folders:  # probably unpacked from the archive
             notices.append(
-                f"{join(raw.path, stems[stem])} is not read: {found[split].path} is the {split} "
+                f"{join(raw.path, stems[stem])} is not read: {folders[split].path} is the {split} "
                 "split."
             )
         else:
-            found[split] = raw.open(stems[stem]).class_folders(until=())
-    if not found and (archive := raw.only_archive()):
+            folders[split] = raw.open(stems[stem]).class_folders(until=())
+    if not folders and (archive := raw.only_archive()):
         top = archive.class_folders(until=_FOLDER_NAMES)
-        found = {
+        folders = {
             split: PackedFolder(archive, (*top.place, name))
             for split, name in _named_by_split(top.path, top.classes, "folders").items()
         }
         names, files = top.classes, top.files
-    if not found:
+    if not folders:
         raise RawDataError(
             f"{raw.path} has no folder of a split ({', '.join(_FOLDER_NAMES)}), and no archive of "
             f"one. It has: {first_few([*names, *files])}. {_what_to_do(names)} "
             f"{hint_of_tables(raw.path, raw.folder.files)}".rstrip()
         )
-    return {split: found[split] for split in SPLITS if split in found}, notices
+    return {split: folders[split] for split in SPLITS if split in folders}, notices
 
 
 def _what_to_do(folders: Collection[str]) -> str:
@@ -153,16 +153,16 @@ def _what_to_do(folders: Collection[str]) -> str:
 
 
 def _named_by_split(path: str, names: Iterable[str], what: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    places: dict[str, str] = {}
     for name in names:
         split = _FOLDER_NAMES.get(name)
-        if split and split in found:
+        if split and split in places:
             raise RawDataError(
                 f"{path} has two {what} for the {split} split. Rename or remove one of them."
             )
         if split:
-            found[split] = name
-    return found
+            places[split] = name
+    return places
 
 
 def _one_set(raw: _Raw) -> tuple[_Folders, Sequence[str]]:

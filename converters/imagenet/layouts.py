@@ -117,13 +117,13 @@ def _in_tar(split: str, path: str, file: Readable, synsets: Sequence[str]) -> It
     if split == "validation":
         yield file.source(split)
         return
-    found = False
+    has_images = False
     for member in members(open_storage(file.uri), file.uri, 0, file.stat.bytes):
-        found = True
+        has_images = True
         synset = member.name.rsplit("/", 1)[-1].removesuffix(".tar")
         check_known(synset, synsets, f"member {member.name} of {path}")
         yield file.source(split, offset=member.offset, bytes=member.size, tag=synset)
-    if not found:
+    if not has_images:
         raise RawDataError(
             f"{path} has no class tars in it. Is it the original train tar, fully copied?"
         )
@@ -166,7 +166,7 @@ def _validation_labels(
 
 def _in_table(path: str, text: str) -> tuple[str, ...]:
     """Kaggle's table: ImageId, and the synset and boxes of the objects."""
-    found: dict[int, str] = {}
+    synsets: dict[int, str] = {}
     rows = csv.DictReader(io.StringIO(text))
     try:
         for row in rows:
@@ -178,17 +178,17 @@ def _in_table(path: str, text: str) -> tuple[str, ...]:
                     "ImageId=ILSVRC2012_val_00000001, PredictionString='n01440764 ...'. It is "
                     "damaged, or of another competition."
                 )
-            found[int(number)] = synset
+            synsets[int(number)] = synset
     except csv.Error as e:
         raise RawDataError(
             f"{path}, after line {rows.line_num}: not a csv table: {e}. It is damaged."
         ) from e
-    if sorted(found) != list(range(1, len(found) + 1)):
-        lacking = next(number for number in itertools.count(1) if number not in found)
+    if sorted(synsets) != list(range(1, len(synsets) + 1)):
+        lacking = next(number for number in itertools.count(1) if number not in synsets)
         raise RawDataError(
-            f"{path} has {len(found)} images, but none with number {lacking}. It is incomplete."
+            f"{path} has {len(synsets)} images, but none with number {lacking}. It is incomplete."
         )
-    return tuple(found[number] for number in sorted(found))
+    return tuple(synsets[number] for number in sorted(synsets))
 
 
 def _missing(storage: Storage, raw_data_dir: str, split: str) -> str:

@@ -86,17 +86,17 @@ class Archive:
     @cached_property
     def folders(self) -> dict[Place, _ArchiveFolder]:
         """By place, without hidden ones. Reads all names. Raises RawDataError."""
-        found: dict[Place, _ArchiveFolder] = {(): _ArchiveFolder()}
+        folders: dict[Place, _ArchiveFolder] = {(): _ArchiveFolder()}
         for place, member in _members(
             open_storage(self.file.uri), self.file.uri, self.kind, self.name
         ):
             if any(map(is_hidden, place)):
                 continue
             folder = (place if member.kind == "folder" else place[:-1])[:_MAX_DEPTH]
-            _add(found, folder)
+            _add(folders, folder)
             if member.kind != "folder":
-                found[folder].add(place[-1])
-        return found
+                folders[folder].add(place[-1])
+        return folders
 
     def class_folders(self, until: Collection[str]) -> PackedFolder:
         """Its folder of class folders: the topmost one that does not merely wrap another folder.
@@ -152,12 +152,12 @@ def class_files(storage: Storage, source: Source) -> Iterator[tuple[str, Member]
 
 
 def _members(storage: Storage, uri: str, kind: str, name: str) -> Iterator[tuple[Place, Member]]:
-    found = (
+    members = (
         zip_members(storage, uri)
         if kind == "zip"
         else entries(storage, uri, 0, storage.stat(uri).bytes)
     )
-    for member in found:
+    for member in members:
         parts = member.name.split("/")
         if not parts[0] or ".." in parts:
             raise RawDataError(

@@ -127,12 +127,13 @@ def _place(storage: Storage, raw_data_dir: str) -> str:
     there = {*files, *folders}
     if any(name in files for v in _VERSIONS for batches in v.batches.values() for name in batches):
         return raw_data_dir
-    found = [next((name for name in v.places if name in there), None) for v in _VERSIONS]
-    if all(found):
+    places = [next((name for name in v.places if name in there), None) for v in _VERSIONS]
+    if all(places):
         raise RawDataError(
-            f"{raw_data_dir} has {found[0]} and {found[1]}. Give a directory with only one of them."
+            f"{raw_data_dir} has {places[0]} and {places[1]}. Give a directory with only one of "
+            "them."
         )
-    if place := next(filter(None, found), None):
+    if place := next(filter(None, places), None):
         return join(raw_data_dir, place)
     raise RawDataError(
         f"{raw_data_dir} has none of {', '.join(name for v in _VERSIONS for name in v.places)}, "

@@ -60,10 +60,10 @@ def find_idx(
     damaged, OptionError."""
     storage = open_raw_data(raw_data_dir)
     files = _files(storage, raw_data_dir, prefix)
-    found = [split for split in SPLITS if (split, "images") in files]
-    wanted = chosen(raw_data_dir, splits, found)
+    splits_found = [split for split in SPLITS if (split, "images") in files]
+    chosen_splits = chosen(raw_data_dir, splits, splits_found)
     sources, labels = [], {}
-    for split in found:
+    for split in splits_found:
         path = join(raw_data_dir, files[split, "images"])
         header = ImagesHeader.parse(_begin(storage, path, _HEADER_BYTES), path)
         if not path.endswith(".gz"):
@@ -71,7 +71,7 @@ def find_idx(
         labels[split] = _labels(
             storage, raw_data_dir, files.get((split, "labels")), header.count, path
         )
-        if split in wanted:
+        if split in chosen_splits:
             file = readable(storage, path, scratch, by_suffix(path))
             header.check_size(file.stat.bytes, path)
             sources.append(file.source(split, kind="file"))
@@ -114,19 +114,23 @@ def _labels(
     storage: Storage, raw_data_dir: str, name: str | None, images: int, images_path: str
 ) -> bytes:
     if name is None:
-        wanted = images_path.rsplit("/", 1)[-1].replace("images", "labels").replace("idx3", "idx1")
-        raise RawDataError(f"{raw_data_dir} has no labels for {images_path}. It needs {wanted}.")
+        labels_name = (
+            images_path.rsplit("/", 1)[-1].replace("images", "labels").replace("idx3", "idx1")
+        )
+        raise RawDataError(
+            f"{raw_data_dir} has no labels for {images_path}. It needs {labels_name}."
+        )
     path = join(raw_data_dir, name)
     data = _begin(storage, path, _LABELS_HEADER_BYTES + images + 1)
     (count,) = _header(data, ">2I", _LABELS_MAGIC, f"{path} is not an idx file of labels")
-    found = len(data) - _LABELS_HEADER_BYTES
+    num_labels = len(data) - _LABELS_HEADER_BYTES
     if count != images:
         raise RawDataError(
             f"{path} has {count} labels, but {images_path} has {images} images. They do not match, "
             "or one is damaged."
         )
-    if found != count:
-        more = "more" if found > count else found
+    if num_labels != count:
+        more = "more" if num_labels > count else num_labels
         raise RawDataError(
             f"{path} has a header for {count} labels and has {more}. It is damaged: copy it again."
         )
@@ -169,10 +173,10 @@ class ImagesHeader:
 
     def check_size(self, size: int, name: str) -> None:
         """Raises RawDataError unless a file of this size in bytes has exactly these images."""
-        wanted = _HEADER_BYTES + self.count * self.image_bytes
-        if size != wanted:
+        expected = _HEADER_BYTES + self.count * self.image_bytes
+        if size != expected:
             raise RawDataError(
-                f"{name} has {size} bytes, but its header requires {wanted}: {self.count} images "
+                f"{name} has {size} bytes, but its header requires {expected}: {self.count} images "
                 f"of {self.height} x {self.width} pixels. It was not fully copied, or is damaged: "
                 "copy it again."
             )

@@ -75,15 +75,15 @@ def by_split(
     examples, for the error."""
     if held_out is not None:
         return dict.fromkeys(held_out.splits, names)
-    found: dict[str, list[str]] = {}
+    files: dict[str, list[str]] = {}
     for match in filter(None, map(name.fullmatch, names)):
-        found.setdefault("validation" if match[1] == "val" else match[1], []).append(match[0])
-    if not found:
+        files.setdefault("validation" if match[1] == "val" else match[1], []).append(match[0])
+    if not files:
         raise RawDataError(
             f"{raw_data_dir} has no {wanted}. It has: {first_few(names)}. If these are not split "
             "yet, give --validation-fraction (0 for train only)."
         )
-    return {split: found[split] for split in SPLITS if split in found}
+    return {split: files[split] for split in SPLITS if split in files}
 
 
 class HeldOut(NamedTuple):

@@ -107,8 +107,8 @@ def _plain_files(section: _RangeFile, offset: int, size: int) -> Iterator[Member
 
     Five times as fast as tarfile, which reads the rest. In most tars only the end mark is left."""
     position = 0
-    while found := _plain_file(section.read(tarfile.BLOCKSIZE)):
-        name, file_size, kind = found
+    while file := _plain_file(section.read(tarfile.BLOCKSIZE)):
+        name, file_size, kind = file
         begin = position + tarfile.BLOCKSIZE
         if begin + file_size > size:
             break

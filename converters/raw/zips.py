@@ -136,21 +136,21 @@ def _directory(file: BinaryIO, uri: str, size: int) -> _Directory:
 
 def _entries(file: BinaryIO, uri: str, directory: _Directory) -> Iterator[ZipMember]:
     file.seek(directory.begin)
-    left, found = directory.size, 0
+    left, count = directory.size, 0
     while left:
         header = file.read(min(_ENTRY.size, left))
         if len(header) < _ENTRY.size or not header.startswith(b"PK\1\2"):
-            raise _damaged(uri, f"entry {found + 1:,} of its directory is not an entry")
+            raise _damaged(uri, f"entry {count + 1:,} of its directory is not an entry")
         fields = _ENTRY.unpack(header)
         length = sum(fields[11:14])
         rest = file.read(min(length, left - len(header)))
         if len(rest) < length:
-            raise _damaged(uri, f"entry {found + 1:,} of its directory is truncated")
-        left, found = left - len(header) - length, found + 1
+            raise _damaged(uri, f"entry {count + 1:,} of its directory is truncated")
+        left, count = left - len(header) - length, count + 1
         yield _entry(uri, directory.shift, fields, rest)
     # some writers lack zip64 and wrap around
-    if found != directory.entries and found & 0xFFFF != directory.entries:
-        raise _damaged(uri, f"its directory has {found:,} entries instead of {directory.entries:,}")
+    if count != directory.entries and count & 0xFFFF != directory.entries:
+        raise _damaged(uri, f"its directory has {count:,} entries instead of {directory.entries:,}")
 
 
 def _entry(uri: str, shift: int, fields: tuple, rest: bytes) -> ZipMember:

@@ -74,17 +74,17 @@ class ImageTableConverter:
         """See Converter. A source is a table. On gs:// this makes one request per image, 32 at
         once."""
         names = names_of(self.target, self.column, self.key_column)
-        found = (
+        rows = (
             self._reference(source, row)
             for row in table_rows(storage, source.uri, self.delimiter, names)
         )
         # Choose by the complete key: a shortened one depends on the split.
-        mine = (
+        rows_of_split = (
             (place, bounded(ref))
-            for place, ref in found
+            for place, ref in rows
             if is_of(source.split, ref.key.removeprefix(f"{source.split}/"), self.held_out)
         )
-        while batch := list(itertools.islice(mine, _ROWS_PER_BATCH)):
+        while batch := list(itertools.islice(rows_of_split, _ROWS_PER_BATCH)):
             yield References.of(in_parallel(lambda each: _at_image(storage, *each), batch))
 
     def _reference(self, source: Source, row: TableRow) -> tuple[str, Reference]:
@@ -217,8 +217,8 @@ def _absolute(table: str, name: str) -> str:
     else:
         beside = posixpath.normpath(join(posixpath.dirname(path) or ".", name))
         uri = f"{scheme}://{beside}" if scheme else beside
-    found = _OBJECT.fullmatch(uri)
-    if scheme and not (found and len(found[1].encode()) <= _MAX_OBJECT_NAME_BYTES):
+    match = _OBJECT.fullmatch(uri)
+    if scheme and not (match and len(match[1].encode()) <= _MAX_OBJECT_NAME_BYTES):
         raise ValueError(f"{name!r} cannot be the name of a file in a bucket")
     return uri
 

@@ -42,8 +42,8 @@ def find_tables(raw_data_dir: str, splits: Sequence[str], held_out: HeldOut | No
             f"{raw_data_dir} has no tables ({', '.join(TABLE_SUFFIXES)}). It has: "
             f"{first_few(files)}."
         )
-    wanted = "table of a split, like train.csv or validation-1.jsonl"
-    tables = by_split(raw_data_dir, names, held_out, name=_NAME, wanted=wanted)
+    description = "table of a split, like train.csv or validation-1.jsonl"
+    tables = by_split(raw_data_dir, names, held_out, name=_NAME, wanted=description)
     sources = [
         Source(split, join(raw_data_dir, name), files[name], bytes=files[name].bytes, kind="file")
         for split in chosen(raw_data_dir, splits, tables)

@@ -74,8 +74,8 @@ class RowConverter:
             storage, source.uri, self.delimiter, names_of(self.columns, self.key_column)
         )
         keyed = (self._keyed(source, row) for row in rows)
-        mine = (each for each in keyed if is_of(source.split, each[0], self.held_out))
-        return batches(mine, lambda each: each[1].size, _WINDOW_BYTES)
+        rows_of_split = (each for each in keyed if is_of(source.split, each[0], self.held_out))
+        return batches(rows_of_split, lambda each: each[1].size, _WINDOW_BYTES)
 
     def _keyed(self, source: Source, row: TableRow) -> tuple[str, TableRow]:
         place = f"{source.uri.rpartition('/')[2]}:{row.line}"

@@ -204,8 +204,8 @@ def find_texts(
             f"{raw_data_dir} has no text: no file ends in {', '.join(SUFFIXES)}, with or without "
             f"{GZIP}. It has: {first_few(files)}."
         )
-    wanted = "files of a split, such as train/a.txt or validation-1.jsonl"
-    names = by_split(raw_data_dir, list(texts), held_out, name=_SPLIT, wanted=wanted)
+    description = "files of a split, such as train/a.txt or validation-1.jsonl"
+    names = by_split(raw_data_dir, list(texts), held_out, name=_SPLIT, wanted=description)
     read = set(itertools.chain.from_iterable(names.values()))
     sources = (
         source

@@ -168,12 +168,12 @@ def table(
 
     style: of rich's Table."""
     headers = (Column(Text(name), overflow="fold") for name in columns)
-    made = Table(*headers, title=Text(title) if title else None, title_justify="left", **style)
+    grid = Table(*headers, title=Text(title) if title else None, title_justify="left", **style)
     for row in rows:
-        made.add_row(
+        grid.add_row(
             *(Text(printable(f"{cell:,}" if type(cell) is int else str(cell))) for cell in row)
         )
-    return made
+    return grid
 
 
 def add_schema_options(parser: argparse.ArgumentParser) -> None:

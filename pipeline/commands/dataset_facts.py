@@ -63,15 +63,15 @@ class Facts:
     heights: dict[str, Values] = field(default_factory=_by_feature)
 
 
-def spread(total: int, wanted: int) -> np.ndarray:
+def spread(total: int, count: int) -> np.ndarray:
     """Record numbers (all, if there are no more), spread evenly over the split."""
-    return np.arange(min(wanted, total)) * total // max(1, min(wanted, total))
+    return np.arange(min(count, total)) * total // max(1, min(count, total))
 
 
-def sample(total: int, wanted: int) -> np.ndarray:
+def sample(total: int, count: int) -> np.ndarray:
     """Like spread, but random within each step, in case labels are periodic. The same numbers in
     every run."""
-    starts = spread(total, wanted)
+    starts = spread(total, count)
     return starts + (
         splitmix64(starts.astype(np.uint64)) % np.diff(starts, append=total).astype(np.uint64)
     ).astype(int)
@@ -86,8 +86,8 @@ def gathered(
     only_labels: leaves out everything else, which takes longer. Raises StorageError."""
     manifest, facts = reader.manifest, Facts()
     groups = [ids[at : at + RECORDS_PER_READ] for at in range(0, len(ids), RECORDS_PER_READ)]
-    found: Iterable[Any] = reader.read(weighed(reader, groups))
-    for records in progress(found, len(groups)) if progress else found:
+    batches: Iterable[Any] = reader.read(weighed(reader, groups))
+    for records in progress(batches, len(groups)) if progress else batches:
         for record in records:
             try:
                 values = decode_example(intact(record).payload)

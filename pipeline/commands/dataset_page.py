@@ -143,11 +143,11 @@ def _features(manifest: Manifest) -> Block:
 def _text(manifest: Manifest, text: TextInfo | None) -> list[Block]:
     if text is None:
         return []
-    told = (
+    note = (
         f"Tokenizer {text.tokenizer.name}, rows of {text.sequence_length:,} tokens, packing "
         f"{text.packing}."
     )
-    return [Note(told), Table(TOTALS, list(text_totals(manifest, text)))]
+    return [Note(note), Table(TOTALS, list(text_totals(manifest, text)))]
 
 
 def _fewer(splits: Sequence[SplitFacts], shown: Sequence[SplitFacts]) -> Iterator[Note]:
@@ -210,9 +210,9 @@ def _more(count: int, what: str) -> str:
 
 def _labels(manifest: Manifest, split: SplitFacts, title: str) -> Iterator[Block]:
     if manifest.labels and split.facts.labels:
-        rows, told = label_rows(manifest.labels, split.facts.labels, MOST_LABELS)
+        rows, note_of_rows = label_rows(manifest.labels, split.facts.labels, MOST_LABELS)
         occurs = occurring(manifest.labels, split.facts.labels)
-        note = f"Counted in {split.whose}. {occurs}. {told}".strip()
+        note = f"Counted in {split.whose}. {occurs}. {note_of_rows}".strip()
         yield Bars(rows, title=title, note=note)
         if warning := outside(manifest.labels, split.facts.labels):
             yield Note(f"{split.name}: {warning}", warning=True)
@@ -245,16 +245,16 @@ def _distributions(split: SplitFacts, most: int) -> Iterator[Block]:
 def _histogram(title: str, unit: str, values: Values) -> Block:
     if values.low is None:
         return Note(f"{title}: none of {values.count:,} values is finite.")
-    told = (
+    note = (
         []
         if values.complete
         else [f"A random sample of {values.count:,} values, plus the smallest and the largest."]
     )
     if values.bad:
-        told.append(
+        note.append(
             f"{values.bad:,} value{'s are' if values.bad != 1 else ' is'} not finite and not shown."
         )
-    return histogram(title, values.kept, unit, note=" ".join(told))
+    return histogram(title, values.kept, unit, note=" ".join(note))
 
 
 def _measured(facts: Facts) -> Iterator[tuple[str, str, Values]]:
@@ -324,9 +324,9 @@ def of_split(name: str, entry: SplitEntry, conversion: Conversion) -> Iterator[t
 
 def _raw(sources: Mapping[str, int]) -> str:
     inputs = sources.get("inputs", 0)
-    told = [counted(inputs, "input")] if inputs else []
+    facts = [counted(inputs, "input")] if inputs else []
     # 0: of folders
-    return ", ".join([*told, *([format_bytes(sources["bytes"])] if sources.get("bytes") else [])])
+    return ", ".join([*facts, *([format_bytes(sources["bytes"])] if sources.get("bytes") else [])])
 
 
 def _reading(manifest: Manifest, splits: Sequence[SplitFacts]) -> Iterator[Block]:

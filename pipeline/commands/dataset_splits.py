@@ -78,17 +78,19 @@ def split_facts(
     Raises StorageError."""
     storage, directory = open_storage(manifest.directory), manifest.directory
     rejects = read_rejects(storage, directory, split)
-    found = SplitFacts(
+    facts_of_split = SplitFacts(
         split, rejects=rejects, conversion=read_conversion(storage, directory, split)
     )
     if not manifest.splits[split].num_records:
-        return found
+        return facts_of_split
     reader = IndexedRecords(manifest, split, storage)
     ids, whose = looked_at(reader, every)
     facts = Facts() if manifest.schema.opaque else gathered(reader, ids, progress)
     text_of = None if text is None else partial(row_text, text)
     shown = show_records(reader, spread(reader.info.num_records, samples), text_of)
-    return replace(found, facts=facts, whose=whose, samples=shown, damage=damage(facts, reader))
+    return replace(
+        facts_of_split, facts=facts, whose=whose, samples=shown, damage=damage(facts, reader)
+    )
 
 
 def read_conversion(storage: Storage, directory: str, split: str) -> Conversion:

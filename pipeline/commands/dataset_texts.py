@@ -52,27 +52,31 @@ def label_rows(
     """(name, count) of the labels, also of classes that do not occur: all in order, or the most and
     the least frequent, which the text says."""
     every = dict.fromkeys(range(labels.base, labels.base + labels.count), 0) | dict(counts)
-    ranked, told = sorted(every.items(), key=lambda pair: -pair[1]), ""
+    ranked, note = sorted(every.items(), key=lambda pair: -pair[1]), ""
     if len(ranked) > most:
         half = most // 2
         ranked = ranked[:half] + ranked[-half:]
-        told = f"Only the {half} most frequent and the {half} least frequent labels are shown."
+        note = f"Only the {half} most frequent and the {half} least frequent labels are shown."
     else:
         ranked.sort()
-    return [(label_text(labels, label), count) for label, count in ranked], told
+    return [(label_text(labels, label), count) for label, count in ranked], note
 
 
 def occurring(labels: Labels, counts: Mapping[int, int]) -> str:
     """How many of the classes occur, in a clause."""
-    found = sum(labels.name_of(label) is not None for label in counts)
-    return f"{found:,} of {labels.count:,} classes occur{'s' * (found == 1)}"
+    num_named = sum(labels.name_of(label) is not None for label in counts)
+    return f"{num_named:,} of {labels.count:,} classes occur{'s' * (num_named == 1)}"
 
 
 def outside(labels: Labels, counts: Mapping[int, int]) -> str:
     """How many labels are no class, in a sentence; "" if there are none."""
-    found = sum(count for label, count in counts.items() if labels.name_of(label) is None)
+    num_records = sum(count for label, count in counts.items() if labels.name_of(label) is None)
     classes = f"{labels.base}..{labels.base + labels.count - 1}"
-    return f"{found:,} label{'s are' if found != 1 else ' is'} outside {classes}." if found else ""
+    return (
+        f"{num_records:,} label{'s are' if num_records != 1 else ' is'} outside {classes}."
+        if num_records
+        else ""
+    )
 
 
 class Values:

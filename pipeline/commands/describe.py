@@ -80,8 +80,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             "no labels"
         ),
     )
-    told = f"number of records to show per split (default: {SAMPLES}, on a page {PAGE_SAMPLES})"
-    parser.add_argument("--samples", type=int, help=told)
+    help_text = (
+        f"number of records to show per split (default: {SAMPLES}, on a page {PAGE_SAMPLES})"
+    )
+    parser.add_argument("--samples", type=int, help=help_text)
     parser.add_argument("--split", help="which split (default: all)")
     parser.add_argument(
         "--html", metavar="FILE", help="write a page, with pictures and charts, instead of printing"
@@ -130,10 +132,10 @@ def _text_info(manifest: Manifest) -> TextInfo | None:
         return None
 
 
-def _tracked(found: Iterable[Any], count: int) -> Iterable[Any]:
+def _tracked(items: Iterable[Any], count: int) -> Iterable[Any]:
     console = Console(stderr=True)
     return track(
-        found, "reading", count, console=console, disable=not console.is_terminal, transient=True
+        items, "reading", count, console=console, disable=not console.is_terminal, transient=True
     )
 
 
@@ -193,8 +195,8 @@ def print_description(
 
 def _statistic(value: Any) -> str:
     categories = value.items() if isinstance(value, Mapping) else ()
-    told = shortened(", ".join(f"{name} {count:,}" for name, count in categories), _MAX_TEXT)
-    return told if value is None or isinstance(value, Mapping) else _item(None, value)
+    listed = shortened(", ".join(f"{name} {count:,}" for name, count in categories), _MAX_TEXT)
+    return listed if value is None or isinstance(value, Mapping) else _item(None, value)
 
 
 class Requests(NamedTuple):
@@ -247,20 +249,20 @@ def planned_requests(records: IndexedRecords) -> Requests:
     return Requests(batch, requests / steps, num_bytes / steps)
 
 
-def _requests(found: Requests) -> str:
+def _requests(requests: Requests) -> str:
     return (
-        f"training in batches of {found.batch:,} from a bucket: {found.requests:.1f} requests and "
-        f"{format_bytes(found.num_bytes)} per batch"
+        f"training in batches of {requests.batch:,} from a bucket: {requests.requests:.1f} "
+        f"requests and {format_bytes(requests.num_bytes)} per batch"
     )
 
 
 def _label_bars(reader: IndexedRecords, labels: Labels, every: bool, progress: Any) -> Group:
     ids, whose = facts.looked_at(reader, every)
-    found = facts.gathered(reader, ids, progress, only_labels=True)
-    counts = found.labels
-    rows, told = label_rows(labels, counts, _MAX_BARS)
+    facts_of_labels = facts.gathered(reader, ids, progress, only_labels=True)
+    counts = facts_of_labels.labels
+    rows, note = label_rows(labels, counts, _MAX_BARS)
     title = f"{reader.split}: labels of {whose}; {occurring(labels, counts)}."
-    sentences = [title, outside(labels, counts), told, facts.damage(found, reader)]
+    sentences = [title, outside(labels, counts), note, facts.damage(facts_of_labels, reader)]
     return _bars(" ".join(filter(None, sentences)), rows, "records")
 
 

@@ -41,16 +41,16 @@ def schema_problems(schema: Schema, layout: Layout) -> Iterator[str]:
     for key in sorted(layout.keys() - schema.features.keys()):
         yield f"{key!r} is not in schema {schema.name!r}"
     for key, feature in schema.features.items():
-        found, wanted = layout.get(key), feature.num_values
-        if found is None:
+        entry, num_values = layout.get(key), feature.num_values
+        if entry is None:
             if not feature.optional:
                 yield f"{key!r} is missing; schema {schema.name!r} has it in every record"
-        elif found.dtype != feature.dtype:
-            yield f"{key!r} is of {found.dtype}; its dtype is {feature.dtype}"
-        elif wanted is not None and found.num_values != wanted:
+        elif entry.dtype != feature.dtype:
+            yield f"{key!r} is of {entry.dtype}; its dtype is {feature.dtype}"
+        elif num_values is not None and entry.num_values != num_values:
             yield (
-                f"{key!r} has {found.num_values} values; its shape {list(feature.shape)} holds "
-                f"{wanted}"
+                f"{key!r} has {entry.num_values} values; its shape {list(feature.shape)} holds "
+                f"{num_values}"
             )
 
 
@@ -65,8 +65,8 @@ def payload_problem(schema: Schema, payload: bytes) -> str:
 
 def labels_of(labels: Labels | None, values: Values) -> list[int]:
     """The record's labels: any number of them."""
-    found = values.get(labels.key, ()) if labels else ()
-    return [label for label in found if isinstance(label, int)]
+    labels_in_record = values.get(labels.key, ()) if labels else ()
+    return [label for label in labels_in_record if isinstance(label, int)]
 
 
 def label_problems(labels: Labels | None, values: Values) -> Iterator[str]:
@@ -187,7 +187,7 @@ class IndexBuilder:
 
     def _read_file(self, name: str, stat: Stat) -> IndexedFile:
         path, guess, checksum = join(self.directory, name), SchemaGuess(), google_crc32c.Checksum()
-        found = IndexedFile(name, stat.bytes)
+        file = IndexedFile(name, stat.bytes)
         try:
             # dangling links and pipes are listed as empty, too; stat raises for them
             if not stat.bytes:
@@ -198,20 +198,20 @@ class IndexBuilder:
             for frame in read_frames(pieces, None, min(stat.bytes, MAX_INDEXED_BYTES)):
                 problem = frame.problem or self._problem_inside(frame.payload, guess)
                 if problem:
-                    found.problems.append(
+                    file.problems.append(
                         f"{path}, record {frame.record} at byte {frame.offset}: {problem}"
                     )
                 else:
-                    self._add(found, frame)
+                    self._add(file, frame)
         except StorageError as e:
-            found.problems.append(f"{e}")
-        found.schema = self.schema if found.rows and self.schema else guess.schema
-        found.crc32c = int.from_bytes(checksum.digest(), "big")
-        if not found.problems and not stat.agrees_with(Stat(stat.bytes, found.crc32c)):
-            found.problems.append(
-                f"{path} has crc32c {found.crc32c:08x}, but it was listed with {stat}"
+            file.problems.append(f"{e}")
+        file.schema = self.schema if file.rows and self.schema else guess.schema
+        file.crc32c = int.from_bytes(checksum.digest(), "big")
+        if not file.problems and not stat.agrees_with(Stat(stat.bytes, file.crc32c)):
+            file.problems.append(
+                f"{path} has crc32c {file.crc32c:08x}, but it was listed with {stat}"
             )
-        return found
+        return file
 
     def _problem_inside(self, payload: bytes, guess: SchemaGuess) -> str:
         if self.schema is not None:
@@ -219,7 +219,7 @@ class IndexBuilder:
         guess.add(payload)
         return ""
 
-    def _add(self, found: IndexedFile, frame: Frame) -> None:
-        found.rows.extend((len(frame.payload), frame.crc))
-        key = record_key(self.split, found.name, frame.record).encode("utf-8", "surrogateescape")
-        found.key_digest += key_digest([key])
+    def _add(self, file: IndexedFile, frame: Frame) -> None:
+        file.rows.extend((len(frame.payload), frame.crc))
+        key = record_key(self.split, file.name, frame.record).encode("utf-8", "surrogateescape")
+        file.key_digest += key_digest([key])

@@ -89,11 +89,11 @@ def _shown(
     if text:
         texts.append(_on_one_line(text))
     pictured = [key for key, _ in pictures]
-    told = {*pictured} | ({source.labels.key} if source.labels else set())
+    shown_elsewhere = {*pictured} | ({source.labels.key} if source.labels else set())
     rest = {
         key: value
         for key, value in values.items()
-        if key not in told and not (text and _is_long(value))
+        if key not in shown_elsewhere and not (text and _is_long(value))
     }
     shown = [picture for _, picture in pictures]
     return ShownRecord(
@@ -105,8 +105,8 @@ def _label(labels: Labels | None, values: Mapping[str, Any]) -> str:
     """All labels of the record, as text."""
     if not labels or labels.key not in values:
         return ""
-    found = np.asarray(values[labels.key]).ravel()
-    return ", ".join(_name(labels, label) for label in found.tolist() if isinstance(label, int))
+    numbers = np.asarray(values[labels.key]).ravel()
+    return ", ".join(_name(labels, label) for label in numbers.tolist() if isinstance(label, int))
 
 
 def _name(labels: Labels, label: int) -> str:

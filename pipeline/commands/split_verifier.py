@@ -203,12 +203,12 @@ class SplitVerifier(_Found):
         except StorageError as e:
             verifier.problems.append(Problem(path, str(e)))
             return verifier
-        found, ours = (
+        computed, ours = (
             Stat(there.bytes, int.from_bytes(checksum.digest(), "big")),
             Stat(shard.bytes, shard.crc32c),
         )
-        if found != ours:
-            verifier.problems.append(Problem(path, f"has {found}, the manifest says {ours}"))
+        if computed != ours:
+            verifier.problems.append(Problem(path, f"has {computed}, the manifest says {ours}"))
         elif self.index is None and verifier.records != shard.records and not verifier.problems:
             what = f"has {verifier.records} records, the manifest says {shard.records}"
             verifier.problems.append(Problem(path, what))

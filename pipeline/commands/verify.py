@@ -211,16 +211,16 @@ def write_dali_index(directory: str, entry: SplitEntry, index: SplitIndex) -> li
 
 
 def repairs(
-    manifest: Manifest, found: ProblemsBySplit, sidecars: Sequence[Problem]
+    manifest: Manifest, problems: ProblemsBySplit, sidecars: Sequence[Problem]
 ) -> Iterator[str]:
     """One line per repair. found: the problems of each split. sidecars: those of the files for
     TFDS."""
-    changed, wrong = _names(found, "changed"), _names(found, "as converted")
+    changed, wrong = _names(problems, "changed"), _names(problems, "as converted")
     if manifest.writer.startswith(INDEX_WRITER):
         yield from _of_indexed(changed, wrong)
     else:
         yield from _of_converted(manifest, changed, wrong)
-    every = itertools.chain(*found.values(), sidecars)
+    every = itertools.chain(*problems.values(), sidecars)
     strays = [problem.where for problem in every if problem.cause == "stray"]
     if strays:
         remove = "gcloud storage rm" if strays[0].startswith("gs://") else "rm"

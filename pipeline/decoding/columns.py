@@ -39,10 +39,14 @@ def renumbered(
     for key, renumber in by.items():
         column = columns[key]
         values = column.values if isinstance(column, Ragged) else column
-        made = renumber(values)
-        numbers[key] = Ragged(made, column.lengths) if isinstance(column, Ragged) else made
+        renumbered_values = renumber(values)
+        numbers[key] = (
+            Ragged(renumbered_values, column.lengths)
+            if isinstance(column, Ragged)
+            else renumbered_values
+        )
         if renumber.hides:
-            gone = _per_record(column, (made == MISSING) & (values != MISSING))
+            gone = _per_record(column, (renumbered_values == MISSING) & (values != MISSING))
             hidden = gone if hidden is None else hidden + gone
     return numbers, hidden
 
@@ -103,15 +107,15 @@ def _varints(data: np.ndarray, firsts: np.ndarray, word: type[np.unsignedinteger
     """The varints that begin at these places, as signed integers: up to four bytes in uint32, ten
     in uint64."""
     size = np.dtype(word).itemsize
-    found = np.ndarray((len(data) - size,), np.dtype(word).newbyteorder("<"), data, strides=(1,))[
+    words = np.ndarray((len(data) - size,), np.dtype(word).newbyteorder("<"), data, strides=(1,))[
         firsts
     ]
-    ends = ~found & word(0x8080808080808080 >> 8 * (8 - size))  # set in bytes that end a number
+    ends = ~words & word(0x8080808080808080 >> 8 * (8 - size))  # set in bytes that end a number
     longer = np.flatnonzero(ends == 0)
-    found &= ends ^ (ends - word(1))  # up to the first of them
-    numbers = found & word(0x7F)
+    words &= ends ^ (ends - word(1))  # up to the first of them
+    numbers = words & word(0x7F)
     for place in range(1, size):
-        np.right_shift(found, word(place), out=ends)
+        np.right_shift(words, word(place), out=ends)
         ends &= word(0x7F << 7 * place)
         numbers |= ends
     if len(longer):

@@ -131,12 +131,12 @@ class ExampleParser:
         return _Order(keys if bearable else (), self._features)
 
     def _one_by_one(self, payloads: Sequence[bytes], keys: Collection[bytes]) -> Columns:
-        found = [decode_features(payload, keys) for payload in payloads]
+        features = [decode_features(payload, keys) for payload in payloads]
         columns = Columns()
         for key in keys:
             feature, name = self._features[key], key.decode()
             columns[name] = _stacked(
-                [feature_values(name, feature, record.get(name)) for record in found], feature
+                [feature_values(name, feature, record.get(name)) for record in features], feature
             )
         return columns
 
@@ -183,9 +183,9 @@ def _begin_as(
     words = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
     fits: Any = lengths >= order.sizes[:, None] - 2
     for word in range(order.width):
-        found = words[np.minimum(starts + 8 * word, len(words) - 1)] & order.mask[:, word, None]
+        bits = words[np.minimum(starts + 8 * word, len(words) - 1)] & order.mask[:, word, None]
         fits &= (
-            found
+            bits
             == order.known[:, word, None] + lengths.view(np.uint64) * order.moving[:, word, None]
         )
     return fits

@@ -93,8 +93,8 @@ class JpegHeader(NamedTuple):
 def jpeg_header(encoded: bytes) -> JpegHeader:
     """SchemaError for a damaged header."""
     try:
-        found: Any = simplejpeg.decode_jpeg_header(encoded, strict=False)
-        height, width, colours, _ = found
+        header: Any = simplejpeg.decode_jpeg_header(encoded, strict=False)
+        height, width, colours, _ = header
     except (ValueError, KeyError):  # damaged, or a subsampling without a name
         width, height = _opened(encoded, "JPEG").size
         return JpegHeader((height, width), plain=False)
@@ -199,11 +199,11 @@ class _Decode(ImageOp):
         """Before anything is decoded. what: the wrong value."""
         height, width, _ = self.shape
         if size != (height, width):
-            found = f" Its height and width are {size[0]} and {size[1]}." if size else ""
+            note = f" Its height and width are {size[0]} and {size[1]}." if size else ""
             raise SchemaError(
                 f"{self.key!r} is {what} of a size other than the {height} x {width} of {self!r}. "
                 "DecodeResize, DecodeCentralCrop and DecodeRandomResizedCrop take images of any "
-                f"size.{found}"
+                f"size.{note}"
             )
 
 

@@ -54,15 +54,15 @@ class Rng:
         unit = (
             (words[::2] >> np.uint64(5)) * 67108864.0 + (words[1::2] >> np.uint64(6))
         ) * 2.0**-53
-        found = low + unit * (high - low)
-        return float(found[0]) if size is None else found
+        numbers = low + unit * (high - low)
+        return float(numbers[0]) if size is None else numbers
 
     def integers(self, low: int, high: int, size: int | None = None) -> Any:
         """An int from [low, high), or int64 [size]. high - low: at most 2^32."""
-        found = low + np.floor(
+        numbers = low + np.floor(
             self.uniform(0, 1, 1 if size is None else size) * (high - low)
         ).astype(np.int64)
-        return int(found[0]) if size is None else found
+        return int(numbers[0]) if size is None else numbers
 
 
 class _Batch:
@@ -188,20 +188,20 @@ def image_spec(op: Op, key: str, specs: Specs, *, only_uint8: bool = False) -> A
     spec = spec_of(op, key, specs)
     if len(spec.shape) == 3 and spec.fits_a_batch and (spec.dtype == "u1" or not only_uint8):
         return spec
-    wanted = "a uint8 image" if only_uint8 else "an image"
+    kind = "a uint8 image" if only_uint8 else "an image"
     if spec.dtype == BYTES:
-        found = "bytes"
+        actual = "bytes"
         remedy = (
             " Decode it first: DecodeResize, DecodeCentralCrop and DecodeRandomResizedCrop take "
             "images of any size, DecodeJpeg and DecodePng images of a fixed size."
         )
     else:
-        found = f"{spec.dtype} {spec.shape}"
+        actual = f"{spec.dtype} {spec.shape}"
         remedy = (
             f" A grey image has one channel: {(*spec.shape, 1)}." if len(spec.shape) == 2 else ""
         )
         if len(spec.shape) == 3:
             remedy = " Put this op before the one that changes its dtype."
     raise SchemaError(
-        f"{op!r}: {key!r} is {found}; it must be {wanted} (height, width, channels).{remedy}"
+        f"{op!r}: {key!r} is {actual}; it must be {kind} (height, width, channels).{remedy}"
     )

@@ -28,16 +28,17 @@ class Step:
         Raises OptionError if one in its output_spec is missing; SchemaError if one has another
         shape or dtype, and if the op raises an error, which is then its cause."""
         try:
-            made = self.op(features, rng)
-            if not isinstance(made, dict) or not self.sets.keys() <= made.keys():
+            values = self.op(features, rng)
+            if not isinstance(values, dict) or not self.sets.keys() <= values.keys():
                 raise OptionError(
-                    f"{self.op!r} returned {sorted(made) if isinstance(made, dict) else made!r} "
-                    f"for a record; its output_spec promises {sorted(self.sets)}. An op cannot "
-                    "drop a record, because an evaluation counts every record. To leave records "
-                    "out, give them a weight of 0 in a feature, and use it in the metrics. Keep "
-                    "and Drop leave features out."
+                    f"{self.op!r} returned "
+                    f"{sorted(values) if isinstance(values, dict) else values!r} for a record; its "
+                    f"output_spec promises {sorted(self.sets)}. An op cannot drop a record, "
+                    "because an evaluation counts every record. To leave records out, give them a "
+                    "weight of 0 in a feature, and use it in the metrics. Keep and Drop leave "
+                    "features out."
                 )
-            return features | {key: self._as_promised(key, made[key]) for key in self.sets}
+            return features | {key: self._as_promised(key, values[key]) for key in self.sets}
         except (SchemaError, OptionError, MemoryError):
             raise
         except Exception as e:

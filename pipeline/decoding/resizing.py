@@ -95,8 +95,8 @@ def bordered(image: np.ndarray, width: int, fill: Fill) -> np.ndarray:
             image, [(width, width)] * 2 + [(0, 0)], "edge" if fill == "edge" else "constant"
         )
     border = cv2.BORDER_REPLICATE if fill == "edge" else cv2.BORDER_CONSTANT
-    made = cv2.copyMakeBorder(pixels, width, width, width, width, border)
-    return made.reshape(*made.shape[:2], -1).view(image.dtype)
+    bordered_pixels = cv2.copyMakeBorder(pixels, width, width, width, width, border)
+    return bordered_pixels.reshape(*bordered_pixels.shape[:2], -1).view(image.dtype)
 
 
 def _as_bytes(image: np.ndarray) -> np.ndarray | None:

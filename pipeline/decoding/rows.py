@@ -72,8 +72,8 @@ class RowDecoder:
         features: Features = dict(columns)
         if self.steps:
             features |= self._apply_ops(columns, seeds, until)
-        made = {key: narrowed(key, features[key]) for key in self.keys}
-        return made if hidden is None else made | dict.fromkeys(UNSEEN, hidden)
+        arrays = {key: narrowed(key, features[key]) for key in self.keys}
+        return arrays if hidden is None else arrays | dict.fromkeys(UNSEEN, hidden)
 
     def _apply_ops(
         self, features: Mapping[str, Column], seeds: np.ndarray, until: float
@@ -83,10 +83,10 @@ class RowDecoder:
             key: each.rows() if isinstance(each, Ragged) else each for key, each in features.items()
         }
         rngs = {place: rngs_of(seeds[:, place]) for place in self.steps}
-        made = dict[str, np.ndarray]()
+        arrays = dict[str, np.ndarray]()
         for key in self._made:
             shape: Any = self._specs[key].shape
-            made[key] = np.empty((len(seeds), *shape), self._specs[key].dtype)
+            arrays[key] = np.empty((len(seeds), *shape), self._specs[key].dtype)
 
         def apply(some: range) -> None:
             for row in some:
@@ -95,11 +95,11 @@ class RowDecoder:
                 record: Features = {key: values[row] for key, values in rows.items()}
                 for place, step in self.steps.items():
                     record = step(record, rngs[place][row])
-                for key, values in made.items():
+                for key, values in arrays.items():
                     values[row] = record[key]
 
         self._threads(len(seeds), apply)
-        return made
+        return arrays
 
 
 def _all(plan: Plan, keys: Collection[str]) -> tuple[dict[int, Step], set[str]]:
@@ -109,12 +109,12 @@ def _all(plan: Plan, keys: Collection[str]) -> tuple[dict[int, Step], set[str]]:
 def _needed(plan: Plan, keys: Collection[str]) -> tuple[dict[int, Step], set[str]]:
     """The steps by their place in the list, without those that none of the keys depends on; and
     what they read."""
-    steps, wanted = dict[int, Step](), set(keys)
+    steps, needed = dict[int, Step](), set(keys)
     for place, step in reversed(list(enumerate(plan.steps))):
-        if wanted & step.sets.keys():
+        if needed & step.sets.keys():
             steps[place] = step
-            wanted = (wanted - step.sets.keys()) | set(step.op.reads)
-    return dict(sorted(steps.items())), wanted
+            needed = (needed - step.sets.keys()) | set(step.op.reads)
+    return dict(sorted(steps.items())), needed
 
 
 def narrowed(key: str, values: np.ndarray) -> np.ndarray:

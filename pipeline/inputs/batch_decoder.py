@@ -57,8 +57,8 @@ class BatchDecoder:
         while at < end:
             count = max(1, min((end - at) // rows, int(TOGETHER_SECONDS / self._seconds)))
             part = delivery.part(at, at + count * rows)
-            if count > 1 and (made := self._together(part)):
-                yield (self._part(made, place) for place in range(0, count * rows, rows))
+            if count > 1 and (batch := self._together(part)):
+                yield (self._part(batch, place) for place in range(0, count * rows, rows))
             else:
                 for place in range(0, count * rows, rows):
                     yield iter([self._alone(part.part(place, place + rows))])
@@ -83,12 +83,12 @@ class BatchDecoder:
 
     def _timed(self, part: Delivery, until: float = math.inf) -> Batch:
         began, ids = time.monotonic(), part.rows.record_ids
-        made = self._batch(ids, part.rows.seeds, ids >= 0, list(map(intact, part.records)), until)
+        batch = self._batch(ids, part.rows.seeds, ids >= 0, list(map(intact, part.records)), until)
         self._seconds = (time.monotonic() - began) * self._rows / len(ids) + 1e-9
-        return made
+        return batch
 
-    def _part(self, made: Batch, at: int) -> Batch:
-        return mapped(lambda array: array[at : at + self._rows], made)
+    def _part(self, batch: Batch, at: int) -> Batch:
+        return mapped(lambda array: array[at : at + self._rows], batch)
 
     def _batch(
         self,
@@ -115,12 +115,12 @@ class BatchDecoder:
         rows = delivery.rows
         ids, seeds = rows.record_ids.copy(), rows.seeds
         records = dict(zip(np.flatnonzero(ids >= 0).tolist(), delivery.records, strict=True))
-        found = self._bad_rows(ids, seeds, records)
+        bad_rows = self._bad_rows(ids, seeds, records)
         if self._quarantine.on_error == "raise":
-            for _, first in found:
+            for _, first in bad_rows:
                 # `error` says the same, without the record
                 raise first from (error and error.__cause__)
-        bad = dict(found)
+        bad = dict(bad_rows)
         if error and not bad:
             raise error  # the rows fail only together
         self._note((int(ids[row]), e) for row, e in bad.items())

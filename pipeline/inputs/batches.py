@@ -207,7 +207,7 @@ def made_in_turns(
         making = make(delivery)
         while True:
             with turns():
-                made = next(making, None)
-            if made is None:
+                item = next(making, None)
+            if item is None:
                 break
-            yield made
+            yield item

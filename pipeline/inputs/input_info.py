@@ -87,14 +87,17 @@ class Unbatched:
 
     def __call__(self, ctx: Any) -> Any:
         """The batches of the context's host."""
-        told = {
+        from_context = {
             "hosts": ctx.hosts,
             "seed": ctx.seed,
             "stall_seconds": ctx.stall_seconds,
             "workers": ctx.workers,
         }
-        told |= ctx.reading
-        taken = {name: told[name] for name in told.keys() & signature(self._make).parameters}
+        from_context |= ctx.reading
+        taken = {
+            name: from_context[name]
+            for name in from_context.keys() & signature(self._make).parameters
+        }
         masks = {"on_error": "mask", "max_bad_records": ctx.max_masked} if ctx.max_masked else {}
         return self._make(
             *self._args, **taken | self._options | masks, global_batch=ctx.global_batch_size
@@ -172,13 +175,13 @@ class Quarantine(Sequence[BadRecord]):
         with self._lock:
             return iter(sorted(self._met.values()))
 
-    def add(self, found: Iterable[BadRecord]) -> None:
+    def add(self, records: Iterable[BadRecord]) -> None:
         """Adds the new ones among them, and logs a warning for each. BadRecordsError if they exceed
         the budget."""
         with self._lock:
             new = [
                 self._met.setdefault(bad.record_id, bad)
-                for bad in found
+                for bad in records
                 if bad.record_id not in self._met
             ]
             for bad in new:

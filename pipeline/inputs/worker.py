@@ -38,8 +38,8 @@ class _Found(Quarantine):
         super().__init__(on_error)
         self._most, self._numbers, self._new = max_bad_records, set[int](), list[BadRecord]()
 
-    def add(self, found: Iterable[BadRecord]) -> None:
-        new = list(found)
+    def add(self, records: Iterable[BadRecord]) -> None:
+        new = list(records)
         self._new += new
         self._numbers.update(bad.record_id for bad in new)
         if len(self._numbers) > self._most:
@@ -59,13 +59,16 @@ def main(index: int, parent: int, descriptors: Descriptors) -> NoReturn:
         signal.signal(number, lambda *_: None)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     requests, worker_pool.inside_worker = Connection(descriptors.requests), True
-    found = None
+    bad_records = None
     try:
         work = unpacked(descriptors.work, descriptors.sizes)
-        found = _Found(work.on_error, work.max_bad_records)
-        _answer(index, requests, descriptors, work, found)
+        bad_records = _Found(work.on_error, work.max_bad_records)
+        _answer(index, requests, descriptors, work, bad_records)
     except Exception as error:
-        _or_end(requests.send_bytes, _pickled(error, found.taken() if found is not None else []))
+        _or_end(
+            requests.send_bytes,
+            _pickled(error, bad_records.taken() if bad_records is not None else []),
+        )
     threading.Event().wait()  # until it is ended
     raise AssertionError
 
@@ -77,7 +80,7 @@ def _end_with(parent: int) -> NoReturn:
 
 
 def _answer(
-    index: int, requests: Connection, descriptors: Descriptors, work: Work, found: _Found
+    index: int, requests: Connection, descriptors: Descriptors, work: Work, bad_records: _Found
 ) -> None:
     row_decoding.THREADS = work.threads
     rows, first = (
@@ -85,7 +88,7 @@ def _answer(
         sum(len(each) for before in work.rows[:index] for each in before),
     )
     slots, turns = Slots(work.decoder.spec, work.together, descriptors.slots), Turns()
-    decode = BatchDecoder(work.records, work.decoder, found, sum(map(len, rows)))
+    decode = BatchDecoder(work.records, work.decoder, bad_records, sum(map(len, rows)))
     planned = planned_rows(work.order, work.position, rows, work.together)
     for delivery in read_ahead(work.records, planned, work.read_ahead_bytes, turns):
         slot, places = int.from_bytes(_or_end(requests.recv_bytes)), itertools.count()
@@ -93,7 +96,7 @@ def _answer(
             batches = list(part)
             for batch in batches:
                 slots.write(slot, next(places), first, batch)
-            bad = found.taken()  # then the part is one batch
+            bad = bad_records.taken()  # then the part is one batch
             _or_end(
                 requests.send_bytes,
                 pickle.dumps(Answer(bad)) if bad else len(batches).to_bytes(COUNT_BYTES),
@@ -115,8 +118,8 @@ def _or_end(call: Callable[..., T], *args: Any) -> T:
 def _pickled(error: Exception, bad: list[BadRecord]) -> bytes:
     answer = Answer(bad, error, traceback.format_exc())
     try:
-        pickle.loads(found := pickle.dumps(answer))
-        return found
+        pickle.loads(pickled := pickle.dumps(answer))
+        return pickled
     except Exception:  # an error of a user's may not be able to travel
         return pickle.dumps(
             Answer(bad, RuntimeError(f"{type(error).__name__}: {error}"), answer.stack)

@@ -164,12 +164,12 @@ class WorkerBatches(Batches):
         ids = [number for number in next(planned).record_ids.tolist() if number >= 0]
         # more is known to the storage
         numbers = ", ".join(map(str, ids[:3])) + f", ..., {ids[-1]}" * (len(ids) > 3)
-        made = (
+        making = (
             f", which was making the rows of records {numbers} of {self._work.records.info.name}"
             if ids
             else ""
         )
-        return f"worker {worker.index + 1} of {count} (process {worker.process.pid}){made}"
+        return f"worker {worker.index + 1} of {count} (process {worker.process.pid}){making}"
 
     def close(self) -> None:
         """Ends the iteration and the workers, which takes milliseconds; half a second for one that
@@ -191,10 +191,10 @@ class _Worker:
     def __init__(self, index: int, slots: int, work: int, sizes: list[int]) -> None:
         # batches whose rows it has made, and that are not delivered
         self.index, self.made = (index, 0)
-        self.requests, theirs = Pipe()
+        self.requests, child_end = Pipe()
         self.answers = select.poll()  # Connection.poll takes 30 us
         self.answers.register(self.requests.fileno(), select.POLLIN)
-        descriptors = Descriptors(theirs.fileno(), slots, work, sizes)
+        descriptors = Descriptors(child_end.fileno(), slots, work, sizes)
         # Python ignores others
         path = json.dumps([place for place in sys.path if isinstance(place, str)])
         flags = ["-P", *["-O"] * sys.flags.optimize]
@@ -202,7 +202,7 @@ class _Worker:
         command.append(json.dumps(descriptors))
         # In a session of its own, so that Ctrl-C spares it.
         self.process = subprocess.Popen(command, pass_fds=descriptors[:3], start_new_session=True)
-        theirs.close()
+        child_end.close()
 
     def ask(self, slot: int) -> None:
         with contextlib.suppress(OSError):  # it has ended, which its answer will tell

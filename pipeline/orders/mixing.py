@@ -134,18 +134,18 @@ class MixOrder:
         return Rows(ids, epochs, self._seed)
 
     def _records(
-        self, position: Position, stream: int, first: int, wanted: int
+        self, position: Position, stream: int, first: int, count: int
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         at = position.records + first
-        while wanted:
+        while count:
             number, inside = divmod(at, SLOTS)
             sources = self._round(stream, number)
             had = self._rounds.before(number) + np.bincount(
                 sources[:inside], minlength=len(self.shuffles)
             )
-            here = sources[inside : inside + wanted]
+            here = sources[inside : inside + count]
             yield self._drawn(stream, had, here)
-            wanted, at = wanted - len(here), at + len(here)
+            count, at = count - len(here), at + len(here)
 
     def _drawn(
         self, stream: int, had: np.ndarray, sources: np.ndarray

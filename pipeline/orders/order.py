@@ -126,16 +126,16 @@ class TrainOrder:
     def rows(self, position: Position, ranges: Sequence[range], batches: int = 1) -> Rows:
         """These row ranges of the batch at a position, in the order given, then of the batches that
         follow."""
-        found = list[np.ndarray]()
+        groups = list[np.ndarray]()
         while batches:
             position, here = self._resolve(position), batches
             if self.epochs == "drop":  # the next epoch begins with a batch of its own
                 here = min(batches, (self._shortest - position.records) // self._stream_rows)
-            found.append(
+            groups.append(
                 rows_of_batches(partial(self._records, position), ranges, self._stream_rows, here)
             )
             position, batches = self.advance(position, here), batches - here
-        ids, epochs = np.concatenate(found, axis=1)
+        ids, epochs = np.concatenate(groups, axis=1)
         return Rows(ids, epochs, self.seed)
 
     def _resolve(self, position: Position) -> Position:
@@ -146,13 +146,13 @@ class TrainOrder:
         return position
 
     def _records(
-        self, position: Position, stream: int, first: int, wanted: int
+        self, position: Position, stream: int, first: int, count: int
     ) -> Iterator[tuple[int, np.ndarray]]:
         epoch, at = position.epoch, position.records + first
         # streams differ in length by one, so each enters its next epoch separately
         if self.epochs == "span":
             epoch, at = divmod(position.epoch * self._shortest + at, self.shuffle.length(stream))
-        return self.shuffle.records(stream, epoch, at, wanted)
+        return self.shuffle.records(stream, epoch, at, count)
 
 
 def rows_of_batches(
@@ -167,12 +167,12 @@ def rows_of_batches(
     records(stream, first, wanted): (epochs, ids) of a stream's records from place `first` on. A
     stream is asked once for all batches, because asking costs as much as 20 records."""
     tables = [np.empty((2, batches, 0), np.int64)]
-    for stream, first, wanted in stream_rows(ranges, rows_per_stream):
+    for stream, first, count in stream_rows(ranges, rows_per_stream):
         table, at = np.empty((2, batches * rows_per_stream), np.int64), 0
-        for epochs, ids in records(stream, first, (batches - 1) * rows_per_stream + wanted):
+        for epochs, ids in records(stream, first, (batches - 1) * rows_per_stream + count):
             table[0, at : at + len(ids)], table[1, at : at + len(ids)] = ids, epochs
             at += len(ids)
-        tables.append(table.reshape(2, batches, rows_per_stream)[:, :, :wanted])
+        tables.append(table.reshape(2, batches, rows_per_stream)[:, :, :count])
     return np.concatenate(tables, axis=2).reshape(2, -1)
 
 
@@ -182,9 +182,9 @@ def stream_rows(ranges: Iterable[range], rows_per_stream: int) -> Iterator[tuple
         at = rows.start
         while at < rows.stop:
             stream, first = divmod(at, rows_per_stream)
-            wanted = min(rows.stop - at, rows_per_stream - first)
-            yield stream, first, wanted
-            at += wanted
+            count = min(rows.stop - at, rows_per_stream - first)
+            yield stream, first, count
+            at += count
 
 
 class EvalOrder:

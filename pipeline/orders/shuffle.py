@@ -132,16 +132,16 @@ class Shuffle:
         return high - low
 
     def records(
-        self, stream: int, epoch: int, at: int, wanted: int
+        self, stream: int, epoch: int, at: int, count: int
     ) -> Iterator[tuple[int, np.ndarray]]:
         """Yields (epoch, ids int64) of `wanted` records from place `at` in an epoch of a stream,
         even past its end."""
         length = self.length(stream)
-        while wanted:
+        while count:
             window, inside = divmod(at, self.window_records)
-            ids = self._window(epoch, stream, window)[inside : inside + wanted]
+            ids = self._window(epoch, stream, window)[inside : inside + count]
             yield epoch, ids
-            wanted, at = wanted - len(ids), at + len(ids)
+            count, at = count - len(ids), at + len(ids)
             if at == length:
                 epoch, at = epoch + 1, 0
 

@@ -45,9 +45,11 @@ def histogram(title: str, values: np.ndarray, unit: str, *, note: str = "") -> H
         return Histogram([], "", "", title=title, note=note or "No values.")
     counts, edges = np.histogram(finite, _bins(finite))
     low, middle, high = np.percentile(finite, [0, 50, 100])
-    told = f"{counted(len(finite), 'value')}, median {shown(middle)}{after}. {note}".strip()
+    summary = f"{counted(len(finite), 'value')}, median {shown(middle)}{after}. {note}".strip()
     rows = list(zip(_names(edges, shown), counts.tolist(), strict=True))
-    return Histogram(rows, f"{shown(low)}{after}", f"{shown(high)}{after}", title=title, note=told)
+    return Histogram(
+        rows, f"{shown(low)}{after}", f"{shown(high)}{after}", title=title, note=summary
+    )
 
 
 def _bins(finite: np.ndarray) -> Any:

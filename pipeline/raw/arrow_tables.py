@@ -76,11 +76,13 @@ def _parquet_batches(file: BinaryIO, uri: str, columns: Set[str] | None) -> Iter
     billion times."""
     paged: dict[str, Any] = {"pre_buffer": False, "buffer_size": MiB}
     first = parquet.ParquetFile(file, **paged)
-    wanted = _wanted(first.schema_arrow, columns)
+    columns_to_read = _wanted(first.schema_arrow, columns)
     for number in range(first.num_row_groups):
         group = first.metadata.row_group(number)
         chunks = [group.column(at) for at in range(group.num_columns)]
-        chunks = [chunk for chunk in chunks if chunk.path_in_schema.partition(".")[0] in wanted]
+        chunks = [
+            chunk for chunk in chunks if chunk.path_in_schema.partition(".")[0] in columns_to_read
+        ]
         rows = (
             group.num_rows
             * _USUAL_BATCH_BYTES
@@ -91,7 +93,7 @@ def _parquet_batches(file: BinaryIO, uri: str, columns: Set[str] | None) -> Iter
             file, metadata=first.metadata, read_dictionary=repeated, **paged
         )
         yield from reader.iter_batches(
-            max(1, min(group.num_rows, rows)), row_groups=[number], columns=[*wanted]
+            max(1, min(group.num_rows, rows)), row_groups=[number], columns=[*columns_to_read]
         )
 
 

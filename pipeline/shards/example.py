@@ -127,10 +127,10 @@ def _items(key: str, feature: Feature, value: Value) -> Sequence[Any]:
     if isinstance(value, np.ndarray):
         value = value.ravel().tolist()
     items = (value,) if isinstance(value, _SCALARS) else list(value)  # pyright: ignore
-    wanted = feature.num_values
-    if wanted is not None and len(items) != wanted:
+    num_values = feature.num_values
+    if num_values is not None and len(items) != num_values:
         raise SchemaError(
-            f"{key!r} has {len(items)} values; its shape {feature.shape} holds {wanted}."
+            f"{key!r} has {len(items)} values; its shape {feature.shape} holds {num_values}."
         )
     for item in items:
         if not _fits(feature, item):
@@ -186,9 +186,11 @@ def _check_integers(schema: Schema, key: str, values: np.ndarray | None) -> None
         )
     shape = schema.features[key].shape
     if schema.features[key].dtype != "int64" or values is None or values.shape[1:] != shape:
-        found = "missing" if values is None else f"{values.dtype} {list(values.shape)}"
-        wanted = ", ".join(map(str, ("records", *shape)))
-        raise SchemaError(f"{key!r} is {found}; schema {schema.name!r} needs integers [{wanted}].")
+        actual = "missing" if values is None else f"{values.dtype} {list(values.shape)}"
+        expected = ", ".join(map(str, ("records", *shape)))
+        raise SchemaError(
+            f"{key!r} is {actual}; schema {schema.name!r} needs integers [{expected}]."
+        )
     if values.size and not 0 <= values.min() <= values.max() < 1 << _VARINT_BITS * _MOST_BYTES:
         raise SchemaError(
             f"{key!r} holds {values.min()} to {values.max()}; allowed are 0 to 2^28 - 1."

@@ -42,8 +42,8 @@ def decode_features(data: bytes, keys: Collection[bytes] | None = None) -> dict[
         for key, begin, end in _entries(data, strict=False):
             if keys is None or key in keys:
                 features.pop(key.decode(), None)
-                if found := _list(data, begin, end):
-                    features[key.decode()] = _array(data, *found)
+                if entry := _list(data, begin, end):
+                    features[key.decode()] = _array(data, *entry)
     except (IndexError, UnicodeDecodeError) as e:
         raise _not_an_example(data, e) from e
     return features
@@ -82,8 +82,8 @@ def example_layout(data: bytes) -> Layout:
     try:
         for key, begin, end in _entries(data, strict=True):
             layout.pop(key.decode(), None)
-            if found := _list(data, begin, end):
-                layout[key.decode()] = _feature_layout(data, *found)
+            if entry := _list(data, begin, end):
+                layout[key.decode()] = _feature_layout(data, *entry)
     except (IndexError, UnicodeDecodeError) as e:
         raise _not_an_example(data, e) from e
     return layout
@@ -110,40 +110,40 @@ def _entries(data: bytes, strict: bool) -> list[tuple[bytes, int, int]]:
 
 
 def _first_fields(data: bytes, pos: int, stop: int, strict: bool) -> list[tuple[int, int]]:
-    found = []
+    fields = []
     for tag, begin, end in _spans(data, pos, stop):
         if tag == _FIRST:
-            found.append((begin, end))
+            fields.append((begin, end))
         elif strict:
             raise IndexError(f"unexpected field {tag >> 3} of wire type {tag & 7}")
-    return found
+    return fields
 
 
 def _entry(data: bytes, pos: int, stop: int) -> tuple[bytes, int, int]:
     fields = _spans(data, pos, stop)
-    found = {tag: (begin, end) for tag, begin, end in fields}
-    if len(found) < len(fields) or not found.keys() <= {_FIRST, _SECOND}:
+    places = {tag: (begin, end) for tag, begin, end in fields}
+    if len(places) < len(fields) or not places.keys() <= {_FIRST, _SECOND}:
         # readers disagree about these
         raise IndexError("a field twice, or an unknown one, in an entry")
-    (at, to), value = found.get(_FIRST, (0, 0)), found.get(_SECOND, (0, 0))
+    (at, to), value = places.get(_FIRST, (0, 0)), places.get(_SECOND, (0, 0))
     return data[at:to], *value
 
 
 def _list(data: bytes, pos: int, stop: int) -> tuple[Dtype, list[_Span]] | None:
     """The kind of the feature in bytes pos..stop, and its values (packed ones as one span); None
     without a list."""
-    found = None
+    entry = None
     for tag, begin, end in _spans(data, pos, stop):
         if dtype := _DTYPE_OF_TAG.get(tag):
-            if found:
+            if entry:
                 raise IndexError("two lists in a feature")  # protobuf joins those of a kind
-            found = dtype, _spans(data, begin, end)
-    if found:
-        dtype, items = found
+            entry = dtype, _spans(data, begin, end)
+    if entry:
+        dtype, items = entry
         for tag, _, _ in items:
             if tag != _FIRST and tag != _UNPACKED.get(dtype):
                 raise IndexError(f"tag {tag} in a list of {dtype}")
-    return found
+    return entry
 
 
 def _array(data: bytes, dtype: Dtype, items: list[_Span]) -> np.ndarray:
@@ -184,7 +184,7 @@ def _integers(data: bytes, start: int, stop: int) -> list[int]:
 
 def _spans(data: bytes, pos: int, stop: int) -> list[_Span]:
     """(tag, begin, end) of the value of each field of the message in bytes pos..stop."""
-    found = []
+    spans = []
     while pos < stop:
         # Almost all tags and lengths are one byte; a call for each would cost a third more.
         tag, pos = data[pos], pos + 1
@@ -206,11 +206,11 @@ def _spans(data: bytes, pos: int, stop: int) -> list[_Span]:
             size = 8 if wire_type == 1 else 4
         else:
             raise IndexError(f"wire type {wire_type}")
-        found.append((tag, pos, pos + size))
+        spans.append((tag, pos, pos + size))
         pos += size
     if pos > stop:
         raise IndexError("cut short")
-    return found
+    return spans
 
 
 def _read_varint(data: bytes, pos: int) -> tuple[int, int]:

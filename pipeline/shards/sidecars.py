@@ -207,8 +207,8 @@ def sidecar_problems(storage: Storage, manifest: Manifest) -> Iterator[tuple[str
     for name, text in sorted(sidecar_texts(manifest).items()):
         path = join(manifest.directory, name)
         try:
-            found = storage.read(path).decode()
-            what = (_json_problem if name.endswith(".json") else _names_problem)(found, text)
+            content = storage.read(path).decode()
+            what = (_json_problem if name.endswith(".json") else _names_problem)(content, text)
         except StorageError as e:
             what = str(e).removeprefix(f"{path} ")
         except UnicodeDecodeError as e:
@@ -217,43 +217,43 @@ def sidecar_problems(storage: Storage, manifest: Manifest) -> Iterator[tuple[str
             yield path, what
 
 
-def _json_problem(found: str, expected: str) -> str:
+def _json_problem(content: str, expected: str) -> str:
     try:
         # Depending on the file, TFDS rejects an object with a repeated key or takes the last value.
-        theirs = json.loads(found, object_pairs_hook=once)
-        return _summary(list(_differences(theirs, json.loads(expected), "")))
+        parsed = json.loads(content, object_pairs_hook=once)
+        return _summary(list(_differences(parsed, json.loads(expected), "")))
     except (ValueError, RecursionError) as e:
         return f"is not JSON as TFDS reads it: {printable(str(e))}"
 
 
-def _differences(theirs: Any, ours: Any, path: str) -> Iterator[str]:
+def _differences(actual: Any, ours: Any, path: str) -> Iterator[str]:
     """The differences of two JSON values, including their types: True is not 1."""
-    if isinstance(theirs, dict) and isinstance(ours, dict):
-        for key in sorted(theirs.keys() | ours.keys()):
+    if isinstance(actual, dict) and isinstance(ours, dict):
+        for key in sorted(actual.keys() | ours.keys()):
             at = f"{path}.{printable(key)}".lstrip(".")
             if key not in ours:
-                yield f"{at} is {_shown(theirs[key])}, the manifest has no such field"
-            elif key not in theirs:
+                yield f"{at} is {_shown(actual[key])}, the manifest has no such field"
+            elif key not in actual:
                 yield f"{at} is missing, the manifest says {_shown(ours[key])}"
             else:
-                yield from _differences(theirs[key], ours[key], at)
-    elif isinstance(theirs, list) and isinstance(ours, list) and len(theirs) == len(ours):
-        for number, pair in enumerate(zip(theirs, ours, strict=True)):
+                yield from _differences(actual[key], ours[key], at)
+    elif isinstance(actual, list) and isinstance(ours, list) and len(actual) == len(ours):
+        for number, pair in enumerate(zip(actual, ours, strict=True)):
             yield from _differences(*pair, f"{path}[{number}]")
-    elif json.dumps(theirs, sort_keys=True) != json.dumps(ours, sort_keys=True):
-        yield f"{path or 'the file'} is {_shown(theirs)}, the manifest says {_shown(ours)}"
+    elif json.dumps(actual, sort_keys=True) != json.dumps(ours, sort_keys=True):
+        yield f"{path or 'the file'} is {_shown(actual)}, the manifest says {_shown(ours)}"
 
 
-def _names_problem(found: str, expected: str) -> str:
+def _names_problem(content: str, expected: str) -> str:
     """TFDS ignores blank lines, and white space around a name."""
-    theirs, ours = _names(found), _names(expected)
+    actual, ours = _names(content), _names(expected)
     differ = [
-        number for number, pair in enumerate(zip(theirs, ours, strict=False)) if pair[0] != pair[1]
+        number for number, pair in enumerate(zip(actual, ours, strict=False)) if pair[0] != pair[1]
     ]
-    if len(theirs) != len(ours):
-        return f"has {len(theirs):,} names, the manifest has {len(ours):,}"
+    if len(actual) != len(ours):
+        return f"has {len(actual):,} names, the manifest has {len(ours):,}"
     return _summary(
-        [f"name {i} is {_shown(theirs[i])}, the manifest says {_shown(ours[i])}" for i in differ]
+        [f"name {i} is {_shown(actual[i])}, the manifest says {_shown(ours[i])}" for i in differ]
     )
 
 

@@ -81,11 +81,11 @@ class _TwiceError(ValueError):
 
 def once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """An object_pairs_hook for json.loads that rejects repeated keys. Raises ValueError."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields_by_name = dict(pairs)
+    if len(fields_by_name) < len(pairs):
         ((twice, _),) = Counter(key for key, _ in pairs).most_common(1)
         raise _TwiceError(f"an object has the key {json.dumps(twice)} twice")
-    return found
+    return fields_by_name
 
 
 def _problem(value: object, kind: Any, at: _Path, fits: bool = False) -> str:
@@ -111,8 +111,8 @@ def _problem(value: object, kind: Any, at: _Path, fits: bool = False) -> str:
             else ""
         )
         why = f"expected one of {allowed}" if allowed else _in_words(str(e))
-        found = "" if isinstance(value, dict | list) else f" is {json.dumps(value)[:_SHOWN]}"
-        return f"{_said(at)}{found}: {why}."
+        shown = "" if isinstance(value, dict | list) else f" is {json.dumps(value)[:_SHOWN]}"
+        return f"{_said(at)}{shown}: {why}."
     return ""
 
 
@@ -205,10 +205,10 @@ def unsealed(file: JsonFile, data: bytes, hint: str = "") -> tuple[dict[str, Any
     fields = file.read(data, dict[str, Any])
     if CHECKSUM not in fields:
         return fields, False
-    expected, found = _checksum(fields), fields.pop(CHECKSUM)
-    if found != expected:
+    expected, checksum = _checksum(fields), fields.pop(CHECKSUM)
+    if checksum != expected:
         raise file.misfit(
-            f"its checksum is {found!r}, but that of its fields is {expected!r}{hint}."
+            f"its checksum is {checksum!r}, but that of its fields is {expected!r}{hint}."
         )
     return fields, True
 

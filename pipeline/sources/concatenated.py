@@ -141,8 +141,8 @@ class ConcatenatedReading:
 
     def __iter__(self) -> Iterator[list[Record]]:
         # Not strict: when the first reading ends, all have ended.
-        for found in zip(*self._readings, strict=False):
-            records = [iter(of_read) for of_read in found]
+        for groups in zip(*self._readings, strict=False):
+            records = [iter(of_read) for of_read in groups]
             yield [next(records[owner]) for owner in self._owners.popleft().tolist()]
 
     def _asked_of(self, read: int) -> Iterator[Group]:

@@ -94,8 +94,8 @@ class Dataset:
         groups = (
             np.arange(first, min(first + ITERATED_RECORDS, self.num_records)) for first in firsts
         )
-        for found in self.source.read(weighed(self.source, groups), AHEAD_BYTES):
-            for record in found:
+        for group in self.source.read(weighed(self.source, groups), AHEAD_BYTES):
+            for record in group:
                 yield intact(record).payload
 
     def take(self, numbers: Iterable[SupportsIndex]) -> list[bytes]:
@@ -141,18 +141,18 @@ class Dataset:
 
     def _checked(self, number: SupportsIndex) -> int:
         try:
-            found = operator.index(number)
+            index = operator.index(number)
         except TypeError:
             raise OptionError(
                 f"{number!r:.60} is not a record's number. Use records[i] with an integer, "
                 "records[a:b], or records.take([i, j]); records.examples()[i]['key'] is a feature."
             ) from None
-        if not -self.num_records <= found < self.num_records:
+        if not -self.num_records <= index < self.num_records:
             raise RecordNumberError(
-                f"record {found} does not exist: {self.info.name} has {self.num_records} records, "
+                f"record {index} does not exist: {self.info.name} has {self.num_records} records, "
                 f"{-self.num_records} to {self.num_records - 1}."
             )
-        return found + self.num_records if found < 0 else found
+        return index + self.num_records if index < 0 else index
 
     def _front_only(self, number: int) -> OptionError:
         return OptionError(

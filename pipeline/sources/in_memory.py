@@ -139,9 +139,9 @@ def _checked_length(arrays: Mapping[str, np.ndarray]) -> int:
             )
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{name!r} {length}" for name, length in lengths.items())
+        listed = ", ".join(f"{name!r} {length}" for name, length in lengths.items())
         raise OptionError(
-            f"the arrays have different numbers of rows: {told}. Row i of each is record i: trim "
+            f"the arrays have different numbers of rows: {listed}. Row i of each is record i: trim "
             "them."
         )
     length = next(iter(lengths.values()))

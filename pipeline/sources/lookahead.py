@@ -52,11 +52,11 @@ class Lookahead(Iterator[np.ndarray]):
         ids = self._unread[order]
         starts = starts_of(ids)
         lengths = np.diff(starts, append=len(ids))
-        wanted = np.minimum.reduceat(self._needed_by[order], starts) <= self._due
-        now = np.repeat(wanted, lengths)
+        is_due = np.minimum.reduceat(self._needed_by[order], starts) <= self._due
+        now = np.repeat(is_due, lengths)
         left = np.sort(order[~now])
         self._unread, self._needed_by = self._unread[left], self._needed_by[left]
-        return ids[now], np.cumsum(lengths[wanted]) - lengths[wanted]
+        return ids[now], np.cumsum(lengths[is_due]) - lengths[is_due]
 
     def sees(self, record_id: int) -> bool:
         """Whether a group in sight has yet to use a record."""

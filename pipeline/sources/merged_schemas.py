@@ -44,16 +44,16 @@ class SchemaGuess:
         )
 
 
-def _feature(payload: bytes, found: FeatureLayout) -> tuple:
+def _feature(payload: bytes, layout: FeatureLayout) -> tuple:
     """(dtype, shape, optional, content) of a feature in one record."""
-    shape = () if found.num_values == 1 else (found.num_values or None,)
-    return found.dtype, shape, False, _content(payload, found)
+    shape = () if layout.num_values == 1 else (layout.num_values or None,)
+    return layout.dtype, shape, False, _content(payload, layout)
 
 
-def _content(payload: bytes, found: FeatureLayout) -> Content:
-    if found.dtype != "bytes" or found.num_values != 1:
+def _content(payload: bytes, layout: FeatureLayout) -> Content:
+    if layout.dtype != "bytes" or layout.num_values != 1:
         return "raw"
-    begin, end = found.first
+    begin, end = layout.first
     if payload.startswith(_IMAGES, begin, end):
         return "image"
     if end - begin <= _MAX_TEXT_BYTES:

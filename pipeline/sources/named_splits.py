@@ -37,8 +37,8 @@ _REWRITTEN = ("fileFormat", "splits")  # keys of dataset_info.json that the comm
 
 def split_of(name: str) -> str | None:
     """The split in a file's name; None if the name contains none, or more than one."""
-    told = {split for part in re.split(r"[-.]", name.lower()) for split in _splits_in(part)}
-    return told.pop() if len(told) == 1 else None
+    splits = {split for part in re.split(r"[-.]", name.lower()) for split in _splits_in(part)}
+    return splits.pop() if len(splits) == 1 else None
 
 
 def _splits_in(part: str) -> Sequence[str]:
@@ -127,8 +127,8 @@ def matching_files(uri: str, storage: Storage) -> dict[str, Stat]:
     Raises OptionError if there is no such file; StorageError."""
     directory, slash, name = uri.rpartition("/")
     if not is_pattern(name):
-        found = find_file(storage, uri)
-        if not (files := {uri: found} if found else _visible(uri, storage)):
+        file = find_file(storage, uri)
+        if not (files := {uri: file} if file else _visible(uri, storage)):
             raise OptionError(
                 f"{uri} is neither a file nor a directory with files. Give one, or a pattern: "
                 "DIR/*.bin."
@@ -218,12 +218,12 @@ def kept_of_tfds(tfds: Mapping[str, str]) -> dict[str, str]:
 def tfds_labels(tfds: Mapping[str, str]) -> Labels | None:
     """The names of the only ClassLabel, or of the one called label. TFDS counts from 0. Raises
     RawDataError."""
-    found = {}
+    labels = {}
     for key, kind in tfds_leaves(tfds):
         names = tfds.get(labels_file(key))
         if kind == "classLabel" and names:
-            found[key] = Labels(key, 0, tuple(names.splitlines()))
-    return found.get("label") or (next(iter(found.values())) if len(found) == 1 else None)
+            labels[key] = Labels(key, 0, tuple(names.splitlines()))
+    return labels.get("label") or (next(iter(labels.values())) if len(labels) == 1 else None)
 
 
 def tfds_classes(tfds: Mapping[str, str]) -> Labels | None:

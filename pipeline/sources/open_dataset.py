@@ -128,10 +128,10 @@ def _parts_at(
     else:
         schema = format.schema if format else None
         try:
-            found = SequentialRecords(
+            records = SequentialRecords(
                 "tfrecord", uri, matching_files(uri, storage), storage, schema
             )
-            return _parts_of_records(found, split)
+            return _parts_of_records(records, split)
         except ShardError as e:
             if format is None:
                 e.add_note(

@@ -201,8 +201,8 @@ def weighed(records: Records, groups: Iterable[np.ndarray]) -> Iterator[Group]:
 
 def fetch(records: Records, record_ids: np.ndarray) -> list[Record]:
     """Reads these records now."""
-    (found,) = records.read(weighed(records, [record_ids]), 0)
-    return found
+    (group,) = records.read(weighed(records, [record_ids]), 0)
+    return group
 
 
 def fetch_payload(records: Records, record_id: int) -> bytes:

@@ -63,9 +63,9 @@ def compressions(storage: Storage, files: Mapping[str, Stat]) -> dict[str, Compr
     filled = [path for path, stat in files.items() if stat.bytes]
     heads = storage.read_ranges((path, 0, min(HEADER_BYTES, files[path].bytes)) for path in filled)
     return {
-        path: found
+        path: compression
         for path, head in zip(filled, heads, strict=True)
-        if (found := compression_of(head))
+        if (compression := compression_of(head))
     }
 
 
@@ -234,10 +234,10 @@ class SequentialReading(Iterable[list[Record]]):
         for group in self._lookahead:
             due, _ = self._lookahead.due(lambda ids: np.arange(len(ids)))
             self._read(due)
-            found = [self._kept[record_id] for record_id in group.tolist()]
+            records = [self._kept[record_id] for record_id in group.tolist()]
             for record_id in self._lookahead.used(group):
                 self.held_bytes -= _held_bytes(self._kept.pop(record_id))
-            yield found
+            yield records
 
     def _read(self, due: np.ndarray) -> None:
         """Keeps the records that are due (ascending), and those passed on the way that are in
@@ -314,8 +314,8 @@ def _held_bytes(record: Record) -> int:
     return RECORD_OBJECT_BYTES + (len(record.payload) if isinstance(record, Proven) else 0)
 
 
-def _miscounted(counted: CountedFile, found: str) -> ShardError:
+def _miscounted(counted: CountedFile, change: str) -> ShardError:
     return ShardError(
-        f"{counted.file.path} {found}; {counted.counted_by} {counted.content.records}. Copy the "
+        f"{counted.file.path} {change}; {counted.counted_by} {counted.content.records}. Copy the "
         "file again, or the metadata next to it."
     )

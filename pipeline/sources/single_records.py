@@ -164,9 +164,10 @@ class ExampleParser:
                     for key, column in columns.items()
                 }
             if isinstance(self._layout, Schema) and not self._layout.opaque:
-                found, features = decode_features(payload, self._wanted), self._layout.features
+                values, features = decode_features(payload, self._wanted), self._layout.features
                 return {
-                    key: feature_values(key, features[key], found.get(key))[()] for key in self.keys
+                    key: feature_values(key, features[key], values.get(key))[()]
+                    for key in self.keys
                 }
         except SchemaError as e:
             raise SchemaError(f"{where()}: {e}") from e
@@ -222,11 +223,11 @@ def _in_files(
     def payload(number: int) -> bytes:
         path, offset, length, crc = place_of(number)
         try:
-            found = files.read(path, offset, length)
+            data = files.read(path, offset, length)
         except OSError:
             return fetch_payload(records, number)
-        if len(found) == length and (crc is None or crc32c(found) == crc):
-            return found
+        if len(data) == length and (crc is None or crc32c(data) == crc):
+            return data
         return fetch_payload(records, number)
 
     return payload

@@ -77,8 +77,10 @@ def described_by_tfds(
                 info.features.get_serialized_info()
             ).flat_feature_specs
             splits = {
-                split: dict(zip(sorted(found.filenames), found.shard_lengths, strict=True))
-                for split, found in info.splits.items()
+                split: dict(
+                    zip(sorted(split_info.filenames), split_info.shard_lengths, strict=True)
+                )
+                for split, split_info in info.splits.items()
             }
         except Exception as e:  # any class: features run code of their own
             raise RawDataError(
@@ -118,10 +120,10 @@ def _usual(
     name = feature.get("pythonClassName", "")
     if name.startswith(f"{_FEATURES}.") and name.rpartition(".")[2] in _USUAL:
         if "featuresDict" in feature:
-            found = dict[str, Feature]()
+            features = dict[str, Feature]()
             for inner, described in feature["featuresDict"]["features"].items():
-                found |= _usual(f"{key}/{inner}".lstrip("/"), described, around)
-            return found
+                features |= _usual(f"{key}/{inner}".lstrip("/"), described, around)
+            return features
         if "sequence" in feature and not around:
             length = int(feature["sequence"]["length"])
             return _usual(key, feature["sequence"]["feature"], (None if length < 0 else length,))

@@ -111,7 +111,9 @@ class GcsStorage:
 
         blobs, prefixes = call(directory, "list", listed)
         files = {blob.name[len(prefix) :]: _stat(blob) for blob in blobs if blob.name != prefix}
-        return files, sorted(found[len(prefix) :].rstrip("/") for found in prefixes)
+        return files, sorted(
+            prefix_of_folder[len(prefix) :].rstrip("/") for prefix_of_folder in prefixes
+        )
 
     def delete(self, path: str) -> None:
         with contextlib.suppress(MissingError):

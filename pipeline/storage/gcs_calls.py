@@ -84,12 +84,12 @@ def _credentials(emulator: str | None) -> Any:
 @functools.cache
 def _client(emulator: str | None) -> Any:
     # Objects belong to buckets, not to a project.
-    made = storage.Client(project="none", credentials=_credentials(emulator))
+    new_client = storage.Client(project="none", credentials=_credentials(emulator))
     adapter = HTTPAdapter(pool_connections=4, pool_maxsize=CONNECTIONS)
     # the default pool has 10 connections, and warns about each one above
-    made._http.mount("https://", adapter)
-    made._http.mount("http://", adapter)
-    return made
+    new_client._http.mount("https://", adapter)
+    new_client._http.mount("http://", adapter)
+    return new_client
 
 
 # A forked process must not share connections with its parent: each would read the other's

@@ -53,11 +53,11 @@ class Upload:
         if not taken:
             self.abort()
         # after one request, the blob has its response
-        found = self._blob if small and taken else find_blob(self._path)
-        if small and not taken and not self._is_mine(found):
-            taken = self._put(found.generation if found else 0)
-            found = self._blob if taken else find_blob(self._path)
-        if self._is_mine(found):
+        blob = self._blob if small and taken else find_blob(self._path)
+        if small and not taken and not self._is_mine(blob):
+            taken = self._put(blob.generation if blob else 0)
+            blob = self._blob if taken else find_blob(self._path)
+        if self._is_mine(blob):
             return
         if self._forbidden:
             raise self._forbidden
@@ -81,12 +81,12 @@ class Upload:
 
     def _open(self) -> Any:
         # Streamed bytes cannot be sent again, so the existing object is checked first.
-        found = find_blob(self._path)
-        self._replaces = found is not None
+        blob = find_blob(self._path)
+        self._replaces = blob is not None
         return self._blob.open(
             "wb",
             chunk_size=PIECE_BYTES,
-            if_generation_match=found.generation if found else 0,
+            if_generation_match=blob.generation if blob else 0,
             timeout=gcs_calls.TIMEOUT_SECONDS,
             retry=gcs_calls.retrying(self._failures.append),
             ignore_flush=True,
@@ -127,5 +127,5 @@ class Upload:
         return True
 
     def _is_mine(self, blob: Any) -> bool:
-        mine = base64.b64encode(self._checksum.digest()).decode()
-        return blob is not None and (int(blob.size), blob.crc32c) == (self._size, mine)
+        checksum = base64.b64encode(self._checksum.digest()).decode()
+        return blob is not None and (int(blob.size), blob.crc32c) == (self._size, checksum)

@@ -42,9 +42,9 @@ class LocalStorage:
 
     def stat(self, path: str) -> Stat:
         with _naming(path, "find"):
-            found = Path(path).stat()
-        _check_regular(path, found)
-        return _stamped(found)
+            status = Path(path).stat()
+        _check_regular(path, status)
+        return _stamped(status)
 
     def exists(self, path: str) -> bool:
         return Path(path).exists()
@@ -157,15 +157,15 @@ class LocalStorage:
                         path.unlink()
 
 
-def _stamped(found: os.stat_result) -> Stat:
+def _stamped(status: os.stat_result) -> Stat:
     """The size of a file, and a stamp made of its times."""
-    return Stat(found.st_size, stamp=_stamp(found))
+    return Stat(status.st_size, stamp=_stamp(status))
 
 
-def _stamp(found: os.stat_result) -> int:
+def _stamp(status: os.stat_result) -> int:
     """Copies may keep mtime, but no program can set ctime. Inode and device numbers would differ
     between hosts."""
-    times = b"%d %d" % (found.st_mtime_ns, found.st_ctime_ns)
+    times = b"%d %d" % (status.st_mtime_ns, status.st_ctime_ns)
     return int.from_bytes(hashlib.blake2b(times, digest_size=8).digest(), "big")
 
 
@@ -232,8 +232,8 @@ def _open_regular(path: str, flags: int = os.O_RDONLY) -> int:
     return fd
 
 
-def _check_regular(path: str, found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
+def _check_regular(path: str, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
         raise StorageError(f"{path} is a directory or a device, not a file.")
 
 

@@ -89,21 +89,23 @@ def check_model(path: str, listed: Listed, like: Any) -> None:
     """Raises CheckpointError, which names an array, unless `like` has the same names, dtypes and
     shapes."""
     saved = {name: f"{array['dtype']} {array['shape']}" for name, array in listed.items()}
-    wanted = {name: f"{leaf.dtype} {list(leaf.shape)}" for name, leaf in named_leaves(like).items()}
-    theirs, ours = (any(name.startswith(EMA) for name in names) for names in (saved, wanted))
-    if theirs != ours:
+    expected = {
+        name: f"{leaf.dtype} {list(leaf.shape)}" for name, leaf in named_leaves(like).items()
+    }
+    saved_ema, ours = (any(name.startswith(EMA) for name in names) for names in (saved, expected))
+    if saved_ema != ours:
         raise CheckpointError(
-            f"{path} has {'' if theirs else 'no '}averaged parameters, unlike this run. Give or "
+            f"{path} has {'' if saved_ema else 'no '}averaged parameters, unlike this run. Give or "
             "leave out ema_decay as in its training, or give another workdir."
         )
     # The model first: users know its arrays better than the optimizer's.
     for name in sorted(
-        saved.keys() | wanted.keys(), key=lambda name: (name.startswith("optimizer"), name)
+        saved.keys() | expected.keys(), key=lambda name: (name.startswith("optimizer"), name)
     ):
-        if saved.get(name) != wanted.get(name):
+        if saved.get(name) != expected.get(name):
             raise CheckpointError(
                 f"{path} belongs to another model or optimizer: {name} is "
-                f"{saved.get(name, 'missing')} there and {wanted.get(name, 'missing')} in this "
+                f"{saved.get(name, 'missing')} there and {expected.get(name, 'missing')} in this "
                 "task. Use the task and the flags it was trained with, or another workdir."
             )
 
@@ -136,8 +138,8 @@ def begin_sums(state: Any) -> Callable[[], Sums]:
     shardings = [
         leaf.sharding for leaf in leaves.values() if isinstance(leaf.sharding, NamedSharding)
     ]
-    found = _adder(NamedSharding(shardings[0].mesh, P()) if shardings else None)([*leaves.values()])
-    return lambda: dict(zip(leaves, jax.device_get(found).tolist(), strict=True))
+    sums = _adder(NamedSharding(shardings[0].mesh, P()) if shardings else None)([*leaves.values()])
+    return lambda: dict(zip(leaves, jax.device_get(sums).tolist(), strict=True))
 
 
 def _begin_on_host(state: Any) -> Callable[[], Sums]:

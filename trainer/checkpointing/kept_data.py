@@ -71,18 +71,18 @@ def kept(workdir: str) -> Description | None:
     if not storage.exists(path):
         return None
     file = JsonFile(path, CheckpointError, "Copy it again from where the model was trained.")
-    found = read_sealed(file, storage.read(path), _File)
-    for name, feature in found.schema.features.items():
+    file_content = read_sealed(file, storage.read(path), _File)
+    for name, feature in file_content.schema.features.items():
         if (feature.num_values or 0) > MOST_VALUES:
             raise file.misfit(
                 f"a record has {feature.num_values:,} values of {name!r}; allowed are "
                 f"{MOST_VALUES:,}."
             )
-    text = found.text.info(file, workdir) if found.text else None
+    text = file_content.text.info(file, workdir) if file_content.text else None
     return (
         None
-        if found.schema.opaque
-        else Description(found.schema, found.labels, found.columns, text)
+        if file_content.schema.opaque
+        else Description(file_content.schema, file_content.labels, file_content.columns, text)
     )
 
 
@@ -115,8 +115,10 @@ def has_new_head(
 
 def kept_before(warm_start: WarmStart) -> Description | None:
     """The description of the run whose checkpoint a warm start begins with; None if it has none."""
-    found = find_checkpoint(warm_start.init_from) if warm_start.init_from else None
-    workdir, checkpoints, _ = found.path.rpartition(f"/{CHECKPOINTS}/") if found else ("", "", "")
+    checkpoint = find_checkpoint(warm_start.init_from) if warm_start.init_from else None
+    workdir, checkpoints, _ = (
+        checkpoint.path.rpartition(f"/{CHECKPOINTS}/") if checkpoint else ("", "", "")
+    )
     return kept(workdir) if checkpoints else None
 
 
@@ -149,13 +151,13 @@ def row_values(features: Mapping[str, Feature], cells: Mapping[str, Any]) -> dic
     Raises Reject."""
     integer = partial(number_or_nan, read=integer_cell)
     kinds: Mapping[str, Any] = {"bytes": document_cell, "int64": integer, "float32": number_or_nan}
-    found = dict[str, Any]()
+    values = dict[str, Any]()
     try:
         for name, cell in ((name, cell) for name, cell in cells.items() if name in features):
             kind = partial(kinds[features[name].dtype], name)
-            found[name] = [*map(kind, cell)] if isinstance(cell, list) else kind(cell)
+            values[name] = [*map(kind, cell)] if isinstance(cell, list) else kind(cell)
     except ValueError as error:
         raise Reject(str(error)) from error
-    if not found:
+    if not values:
         raise Reject(f"none of the columns {', '.join(cells)} is a feature ({', '.join(features)})")
-    return found
+    return values

@@ -121,39 +121,39 @@ class CheckpointManager:
         Checkpoints after restore_step stay until this run first saves; the log names them. Once it
         has saved, a restart with the same restore_step resumes from the newest, as it would
         otherwise lose the progress since."""
-        steps, wanted = self.steps(), self._config.restore_step
-        if wanted is None:
+        steps, restore_step = self.steps(), self._config.restore_step
+        if restore_step is None:
             return max(steps, default=0)
-        newer = [step for step in steps if step > wanted]
-        if newer and self._resumed_from(wanted, newer):
+        newer = [step for step in steps if step > restore_step]
+        if newer and self._resumed_from(restore_step, newer):
             log.warning(
                 "a run has already gone back to restore_step=%(wanted)d, so this one resumes from "
                 "step %(newest)d. To start at step %(wanted)d again, remove these from "
                 "%(directory)s: %(newer)s",
                 {
-                    "wanted": wanted,
+                    "wanted": restore_step,
                     "newest": newer[-1],
                     "directory": self.directory,
                     "newer": newer,
                 },
             )
             return newer[-1]
-        self.require(wanted)
+        self.require(restore_step)
         if links := [step for step in newer if self._is_link(step)]:
             link = Path(self.directory, str(links[0]))
             raise CheckpointError(
-                f"restore_step={wanted} removes the checkpoints after it, but {link} is a link. "
-                "Remove it."
+                f"restore_step={restore_step} removes the checkpoints after it, but {link} is a "
+                "link. Remove it."
             )
         if newer:
             self._superseded = newer
             log.warning(
                 "going back to step %d. When this run first saves, it removes the checkpoints "
                 "after it: %s. To keep them, stop the run before that, or copy them",
-                wanted,
+                restore_step,
                 newer,
             )
-        return wanted
+        return restore_step
 
     def _resumed_from(self, wanted: int, newer: list[int]) -> bool:
         for step in reversed(newer):
@@ -209,8 +209,8 @@ class CheckpointManager:
         def contents() -> dict[str, Any]:
             verify, sums = begun_checks.result()
             verify()
-            found = sums()
-            listed = {name: array | {"sum": found[name]} for name, array in arrays.items()}
+            sums_by_name = sums()
+            listed = {name: array | {"sum": sums_by_name[name]} for name, array in arrays.items()}
             described = page | {"versions": versions(), "arrays": listed}
             return sealed(json.loads(json.dumps(described)))  # as it will be read: keys are texts
 
@@ -275,11 +275,11 @@ class CheckpointManager:
         """Records the metrics of the checkpoint of `step`, for keep_best. All hosts call it.
 
         A fast_dev_run has no checkpoints, so it records nothing."""
-        wanted = self._config.keep_best
-        if wanted is not None and wanted not in metrics:
+        metric = self._config.keep_best
+        if metric is not None and metric not in metrics:
             raise OptionError(
-                f"keep_best={wanted!r} is not a metric of the "
-                f"evaluation.{did_you_mean(wanted, metrics)}"
+                f"keep_best={metric!r} is not a metric of the "
+                f"evaluation.{did_you_mean(metric, metrics)}"
             )
         if jax.process_index() == 0 and not self._config.fast_dev_run:
             self._evaluations.add(step, metrics, self.steps())

@@ -174,22 +174,22 @@ class Ownership(AbstractContextManager):
 
     def _taken(self, content: bytes | None) -> bytes:
         """The record of this run. Raises _Waits if it has to wait."""
-        found, began = _parsed(content), datetime.now(UTC).isoformat(timespec="seconds")
+        owner, began = _parsed(content), datetime.now(UTC).isoformat(timespec="seconds")
         self._record = None
-        if not self._may_take(found):
+        if not self._may_take(owner):
             raise _Waits
-        if found and not found.released:
-            log.warning("workdir=%s: taken over from %s, which is gone", self._workdir, found)
+        if owner and not owner.released:
+            log.warning("workdir=%s: taken over from %s, which is gone", self._workdir, owner)
         place = platform.node(), _machine(), os.getpid()
         self._record = Record(secrets.token_hex(8), *place, began, time.time())
         return self._record.encode()
 
-    def _may_take(self, found: Record | None) -> bool:
+    def _may_take(self, owner: Record | None) -> bool:
         """Raises OwnerError if the owner is alive; False if it may be, or if another run begins or
         ends. After two minutes of waiting it is one or the other, whatever time the record
         states."""
         waited, held = time.monotonic() - self._began, self._locked is False
-        if found is None or found.released:
+        if owner is None or owner.released:
             if held and waited >= SILENCE_SECONDS:
                 raise OwnerError(
                     f"workdir={self._workdir}: another process of this machine has held "
@@ -197,22 +197,22 @@ class Ownership(AbstractContextManager):
                     "it, or give another workdir."
                 )
             return not held
-        if self._locked and found.machine == _machine():
+        if self._locked and owner.machine == _machine():
             return True
-        if held or self._seen not in (None, found.renewed):
+        if held or self._seen not in (None, owner.renewed):
             raise OwnerError(
-                f"workdir={self._workdir} belongs to another run, which is running: {found}. Wait "
-                f"until it ends, end it (kill {found.pid} on {found.host}: it saves, and a new run "
+                f"workdir={self._workdir} belongs to another run, which is running: {owner}. Wait "
+                f"until it ends, end it (kill {owner.pid} on {owner.host}: it saves, and a new run "
                 "resumes), or give another workdir."
             )
         if self._seen is None:
-            self._seen = found.renewed
+            self._seen = owner.renewed
             text = (
                 "workdir=%s belongs to %s, which may be gone. Once it has been silent for %g s, "
                 "this run takes over"
             )
-            log.warning(text, self._workdir, found, SILENCE_SECONDS)
-        return max(waited, time.time() - found.renewed) >= SILENCE_SECONDS
+            log.warning(text, self._workdir, owner, SILENCE_SECONDS)
+        return max(waited, time.time() - owner.renewed) >= SILENCE_SECONDS
 
     def fence(self) -> None:
         """Call it before a training run publishes anything, in any thread.
@@ -226,11 +226,11 @@ class Ownership(AbstractContextManager):
                 self._renew(replace(self._record, renewed=time.time()))
 
     def _check(self, content: bytes | None) -> None:
-        found = _parsed(content)
-        if found and self._record and found.token == self._record.token and not found.released:
+        owner = _parsed(content)
+        if owner and self._record and owner.token == self._record.token and not owner.released:
             return
         how = (
-            f"was taken over by {found}" if found else "lost its record, so another run may own it"
+            f"was taken over by {owner}" if owner else "lost its record, so another run may own it"
         )
         raise OwnerError(f"workdir={self._workdir} {how}. This run writes nothing more, and ends.")
 

@@ -50,7 +50,7 @@ class WarmStart:
         replacement.
 
         Raises OptionError for another form."""
-        found = []
+        pairs = []
         for text in self.init_rename:
             pattern, equals, replacement = text.partition("=")
             if not (pattern and equals and replacement) or replacement.count("*") > pattern.count(
@@ -60,11 +60,11 @@ class WarmStart:
                     f"init_rename={text!r} must be a pattern and a name, such as 'encoder/*=*', "
                     "with at most as many * in the name as in the pattern."
                 )
-            found.append(
+            pairs.append(
                 (
                     pattern,
                     re.compile("(.*?)".join(map(re.escape, pattern.split("*"))), re.DOTALL),
                     replacement,
                 )
             )
-        return tuple(found)
+        return tuple(pairs)

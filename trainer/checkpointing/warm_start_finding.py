@@ -53,17 +53,20 @@ def find_checkpoint(path: str) -> Found:
         check_files(storage, directory)
         return Found("orbax", directory)
     files, directories = _entries(storage, path)
-    found, parts = None, sorted(join(path, name) for name in files if name.endswith(".safetensors"))
+    checkpoint, parts = (
+        None,
+        sorted(join(path, name) for name in files if name.endswith(".safetensors")),
+    )
     if parts or (path.endswith(".safetensors") and storage.exists(path)):
-        found = Found("safetensors", path, tuple(parts or [path]))
+        checkpoint = Found("safetensors", path, tuple(parts or [path]))
     elif "checkpoint" in files or storage.exists(f"{path}.index"):
-        found = Found("tensorflow", path)
-    if found and is_remote(path):
+        checkpoint = Found("tensorflow", path)
+    if checkpoint and is_remote(path):
         raise OptionError(
-            f"init_from={path!r} is a checkpoint of {found.format}. Only those of infeed and Orbax "
-            "are read from a bucket: copy it to a disk."
+            f"init_from={path!r} is a checkpoint of {checkpoint.format}. Only those of infeed and "
+            "Orbax are read from a bucket: copy it to a disk."
         )
-    if found is None:
+    if checkpoint is None:
         there = (
             "is none that infeed can read (it has: "
             f"{', '.join(sorted((*files, *directories))[:8])})"
@@ -74,7 +77,7 @@ def find_checkpoint(path: str) -> Found:
         )
     parent, _, name = path.rpartition("/")
     check_files(storage, *((path,) if files else (parent or ".", name)))
-    return found
+    return checkpoint
 
 
 def _entries(storage: Storage, path: str) -> tuple[list[str], list[str]]:
@@ -148,12 +151,14 @@ def match(
 
     Raises OptionError for a pattern without a match, and if two arrays of the checkpoint get the
     same name."""
-    theirs = _renamed(saved, config)
+    names_in_checkpoint = _renamed(saved, config)
     patterns = (*config.init_include, *config.init_exclude, *config.init_torch)
-    check_patterns(patterns, {**model, **theirs}, "array of the model or the checkpoint")
+    check_patterns(
+        patterns, {**model, **names_in_checkpoint}, "array of the model or the checkpoint"
+    )
     rows = []
-    for name in (*model, *(name for name in theirs if name not in model)):
-        other = theirs.get(name)
+    for name in (*model, *(name for name in names_in_checkpoint if name not in model)):
+        other = names_in_checkpoint.get(name)
         status, note = _status(
             model.get(name), None if other is None else saved[other], name, config
         )
@@ -225,27 +230,27 @@ def _status(
 def _renamed(saved: Iterable[str], config: WarmStart) -> dict[str, str]:
     """The model's name for each array of the checkpoint -> its name there."""
     renames, used = config.renames, set()
-    theirs: dict[str, str] = {}
+    originals: dict[str, str] = {}
     for original in saved:
         name = original
         for pattern, expression, replacement in renames:
-            if found := expression.fullmatch(original):
+            if match := expression.fullmatch(original):
                 used.add(pattern)
-                kept = iter(found.groups())
+                kept = iter(match.groups())
                 name = "".join(next(kept) if part == "*" else part for part in replacement)
                 break
-        if name in theirs:
+        if name in originals:
             raise OptionError(
-                f"init_rename: both {theirs[name]!r} and {original!r} would be {name!r}."
+                f"init_rename: both {originals[name]!r} and {original!r} would be {name!r}."
             )
-        theirs[name] = original
+        originals[name] = original
     for pattern, _, _ in renames:
         if pattern not in used:
             raise OptionError(
                 f"the pattern {pattern!r} of init_rename is the first to match no array of the "
                 f"checkpoint.{did_you_mean(pattern, list(saved))}"
             )
-    return theirs
+    return originals
 
 
 def _is_float(array: Array) -> bool:

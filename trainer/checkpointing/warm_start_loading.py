@@ -46,16 +46,16 @@ def open_weights(path: str, ema: bool = True) -> Weights:
 
     Raises OptionError for a path without a checkpoint, CheckpointError for one that cannot be
     read."""
-    found = finding.find_checkpoint(path)
-    match found.format:
+    checkpoint = finding.find_checkpoint(path)
+    match checkpoint.format:
         case "infeed":
-            return _of_infeed(found.path, ema)
+            return _of_infeed(checkpoint.path, ema)
         case "orbax":
-            return _of_orbax(found.path)
+            return _of_orbax(checkpoint.path)
         case "safetensors":
-            return _of_safetensors(found.path, found.files)
+            return _of_safetensors(checkpoint.path, checkpoint.files)
         case "tensorflow":
-            return _of_tensorflow(found.path)
+            return _of_tensorflow(checkpoint.path)
 
 
 def _of_infeed(path: str, ema: bool) -> Weights:
@@ -217,9 +217,9 @@ class Loading(NamedTuple):
         averages = named_leaves(state.ema)
         replaced: dict[int, Any] = {}
         ours = finding.model_names(params, named_leaves(state.variables.extra))
-        for name, theirs in self.names.items():
-            with as_checkpoint_error("read", f"{theirs} of {self.weights.path}"):
-                numbers = self.weights.read(theirs)
+        for name, saved_name in self.names.items():
+            with as_checkpoint_error("read", f"{saved_name} of {self.weights.path}"):
+                numbers = self.weights.read(saved_name)
             if finding.from_torch(name, numbers.shape, self.config):
                 numbers = np.moveaxis(numbers, (0, 1), (-1, -2))
             numbers = numbers.astype(ours[name].dtype)

@@ -67,9 +67,9 @@ class Classes:
     @cached_property
     def counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """int64 [c] each: records of a class, records taken for it, and those in both."""
-        found = (self.label, self.predicted, self.label[~self.wrong])
+        columns = (self.label, self.predicted, self.label[~self.wrong])
         of_label, of_predicted, hits = (
-            np.bincount(places, minlength=len(self.names)) for places in found
+            np.bincount(places, minlength=len(self.names)) for places in columns
         )
         return of_label, of_predicted, hits
 
@@ -152,15 +152,15 @@ def find_classes(
 
     class_names, label_names: of the model and of the data, which may number the classes from
     different bases."""
-    found = [predictions.get(name) for name in ("class", "label")]
-    if any(values is None or values.dtype.kind not in "iu" for values in found):
+    pairs = [predictions.get(name) for name in ("class", "label")]
+    if any(values is None or values.dtype.kind not in "iu" for values in pairs):
         return None
     class_names = class_names or label_names
     label_names = label_names or class_names
     bases = [names.base if names else 0 for names in (class_names, label_names)]
     places = [
         values.astype(np.int64) - base
-        for values, base in zip(found, bases, strict=True)
+        for values, base in zip(pairs, bases, strict=True)
         if values is not None
     ]
     numbers, inverse = np.unique(np.concatenate(places), return_inverse=True)
@@ -234,12 +234,12 @@ def evaluation_page(result: EvalResult, records: EvaluatedRecords, about: About)
 
 def _lead(result: EvalResult, about: About) -> str:
     places = [about.facts.get(name) for name in ("split", "data", "checkpoint")]
-    told = " of ".join(filter(None, places[:2]))
+    place = " of ".join(filter(None, places[:2]))
     return ", ".join(
         filter(
             None,
             [
-                told,
+                place,
                 places[2] and f"checkpoint {places[2]}",
                 f"took {format_seconds(result.seconds)}",
             ],
@@ -334,37 +334,37 @@ class _Records:
             shown = self._show(index[places].tolist())
         rows = list(zip(map(self._told, places.tolist()), shown, strict=True))
         items = [
-            (record.pictures[0], _caption(told, record))
-            for told, record in rows
+            (record.pictures[0], _caption(facts, record))
+            for facts, record in rows
             if record and record.pictures
         ]
         return Pictures(items) if items else _table(rows)
 
     def _told(self, at: int) -> dict[str, Told]:
         """What the evaluation knows of a record, by name."""
-        index, classes, told = self._records.index, self._classes, dict[str, Told]()
+        index, classes, facts = self._records.index, self._classes, dict[str, Told]()
         if index is not None:
-            told["record"] = int(index[at])
-        told["loss"] = float(self._records.loss[at])
+            facts["record"] = int(index[at])
+        facts["loss"] = float(self._records.loss[at])
         if classes:
             label, predicted = (
                 classes.names[classes.label[at]],
                 classes.names[classes.predicted[at]],
             )
-            told |= {"label": label, "prediction": predicted}
+            facts |= {"label": label, "prediction": predicted}
         others = {name: values[at].item() for name, values in self._records.predictions.items()}
         if "probability" in others:
-            told["probability"] = Share(others["probability"])
+            facts["probability"] = Share(others["probability"])
         rest = {name: value for name, value in others.items() if name not in OF_CLASSES}
-        taken = {*told, *OF_RECORDS}
-        return told | {
+        taken = {*facts, *OF_RECORDS}
+        return facts | {
             f"predicted {name}" if name in taken else name: value for name, value in rest.items()
         }
 
 
-def _caption(told: Mapping[str, Told], record: ShownRecord) -> list[str]:
+def _caption(facts: Mapping[str, Told], record: ShownRecord) -> list[str]:
     """The lines below a picture: what it is and was taken for, the numbers, and its file."""
-    rest = dict(told)
+    rest = dict(facts)
     label, prediction, number = (
         rest.pop("label", None),
         rest.pop("prediction", None),
@@ -383,10 +383,10 @@ def _table(rows: Sequence[tuple[Mapping[str, Told], ShownRecord | None]]) -> Tab
     """The records in a table, with their texts and where they are, if these are known."""
     cells = [
         [
-            *told.values(),
+            *facts.values(),
             *((record.problem or " ".join(record.texts), record.where) if record else ("", "")),
         ]
-        for told, record in rows
+        for facts, record in rows
     ]
     return Table([*map(_words, rows[0][0]), *OF_RECORDS], cells).without_empty_columns()
 

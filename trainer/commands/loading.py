@@ -102,11 +102,11 @@ def recipe_class(name: str) -> type[Recipe]:
             f"your own, change to the directory with {module_name.replace('.', '/')}.py, or add "
             "that directory to PYTHONPATH."
         )
-    found = getattr(module, class_name, None)
-    if found is None:
+    recipe = getattr(module, class_name, None)
+    if recipe is None:
         raise OptionError(_without(module, class_name))
-    _check_class(found, f"{module_name}:{class_name}")
-    return found
+    _check_class(recipe, f"{module_name}:{class_name}")
+    return recipe
 
 
 def lacks_library(error: Exception) -> bool:
@@ -173,18 +173,18 @@ def _without(module: ModuleType, class_name: str) -> str:
     return f"{missing} {HOW}"
 
 
-def _check_class(found: Any, where: str) -> None:
-    if not inspect.isclass(found) or not issubclass(found, Recipe):
-        what = "a class" if inspect.isclass(found) else f"a {type(found).__name__}"
+def _check_class(recipe: Any, where: str) -> None:
+    if not inspect.isclass(recipe) or not issubclass(recipe, Recipe):
+        what = "a class" if inspect.isclass(recipe) else f"a {type(recipe).__name__}"
         raise OptionError(f"{where} is {what}, but not a recipe. {HOW}")
-    if inspect.get_annotations(found) and "__dataclass_fields__" not in vars(found):
+    if inspect.get_annotations(recipe) and "__dataclass_fields__" not in vars(recipe):
         raise OptionError(f"{where} is not a dataclass. {DECORATOR}")
-    if missing := [METHODS[name] for name in METHODS if name in found.__abstractmethods__]:
+    if missing := [METHODS[name] for name in METHODS if name in recipe.__abstractmethods__]:
         raise OptionError(
             f"{where} lacks the methods {', '.join(missing)}. docs/recipes.md has examples."
         )
-    inherited = fields(DataRecipe if issubclass(found, DataRecipe) else Recipe)
-    own = {each.name for each in fields(found)} - {each.name for each in inherited}
+    inherited = fields(DataRecipe if issubclass(recipe, DataRecipe) else Recipe)
+    own = {each.name for each in fields(recipe)} - {each.name for each in inherited}
     for settings in (TrainerConfig, Devices, Distributed):
         if taken := own & {each.name for each in fields(settings)}:
             name = min(taken)
@@ -285,10 +285,10 @@ def naming_flags(recipe: type[Recipe]) -> Iterator[None]:
     in their place."""
     names = _names(_all_flags(recipe))
 
-    def flag(found: re.Match[str]) -> str:
-        name, switch, equals = found.groups(default="")
+    def flag(match: re.Match[str]) -> str:
+        name, switch, equals = match.groups(default="")
         if name not in names or not ("_" in name or switch or equals):
-            return found[0]
+            return match[0]
         return f"--{'no-' * (switch == 'False')}{name.replace('_', '-')}{equals}"
 
     try:
@@ -352,7 +352,8 @@ def _join_lines(flags: type) -> None:
         texts: dict[str, str] = {}
         for owner in reversed(kind.__mro__[:-1]):
             texts |= {
-                found.arg_name: found.description or "" for found in parse_from_object(owner).params
+                parameter.arg_name: parameter.description or ""
+                for parameter in parse_from_object(owner).params
             }
         for each in fields(kind):
             if text := " ".join(texts.get(each.name, "").split()):
@@ -379,8 +380,12 @@ def common_flags(recipe: type[Recipe]) -> type:
         chosen = [
             known[name] for name in (own if title == OF_THE_RECIPE else names) if name in known
         ]
-        made = [(each.name, kind, _with(default, each)) for kind, each, default in chosen]
-        groups.append((title, make_dataclass(title, made, kw_only=True, namespace={"__doc__": ""})))
+        fields_of_group = [
+            (each.name, kind, _with(default, each)) for kind, each, default in chosen
+        ]
+        groups.append(
+            (title, make_dataclass(title, fields_of_group, kw_only=True, namespace={"__doc__": ""}))
+        )
     return make_dataclass("Flags", groups)
 
 

@@ -160,11 +160,11 @@ def _recipe(workdir: str, name: str | None) -> tuple[Any, MakeRecords]:
 
 def _files(given: str) -> list[str]:
     storage = open_storage(given)
-    found = [*_found(storage, given, set())] if storage.exists(given) else []
-    if not found:
+    files = [*_found(storage, given, set())] if storage.exists(given) else []
+    if not files:
         why = "has no files" if Path(given).is_dir() else "does not exist"
         raise OptionError(f"{given} {why}. Give images, tables, or folders of them.")
-    return found
+    return files
 
 
 def _found(storage: Storage, path: str, seen: set[str]) -> Iterator[str]:

@@ -162,8 +162,8 @@ def _not_run(command: Command) -> str:
     places: Sequence[str] | None = [*sys.path, command.directory]
     file = None
     for part in module.split("."):
-        found = PathFinder.find_spec(part, places) if places else None
-        file, places = (found.origin, found.submodule_search_locations) if found else (None, None)
+        spec = PathFinder.find_spec(part, places) if places else None
+        file, places = (spec.origin, spec.submodule_search_locations) if spec else (None, None)
     return (
         f"the recipe {command.recipe} of this run is not infeed's: this would import {module} from "
         f"{file or f'{command.directory}, where it is not'} and run its code. If you trust it, "

@@ -69,13 +69,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args(argv)
-    found = read_report(args.workdir)
+    report = read_report(args.workdir)
     if args.json:
-        print(json.dumps(_finite(found)))
+        print(json.dumps(_finite(report)))
         return
     console = Console()
     say(console, args.workdir)
-    for name, text in _lines(found):
+    for name, text in _lines(report):
         say(console, f"{name:<{WIDTH}}  {text}")
 
 
@@ -200,42 +200,44 @@ def _file(workdir: str, name: str) -> JsonFile:
     return JsonFile(join(workdir, name), CheckpointError, remedy)
 
 
-def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _lines(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """(name, text) of what people ask of a run."""
-    of = f" of {found['max_steps']:,}" if isinstance(found["max_steps"], int) else ""
+    of = f" of {report['max_steps']:,}" if isinstance(report["max_steps"], int) else ""
     yield (
         "state",
-        f"{found['state']} at step {found['step']:,}{of}"
-        + f": {found['reason']}" * bool(found["reason"]),
+        f"{report['state']} at step {report['step']:,}{of}"
+        + f": {report['reason']}" * bool(report["reason"]),
     )
-    if found["last_report_time"]:
-        yield "last report", found["last_report_time"].replace("T", " ").replace("+00:00", " UTC")
-    if found["recipe"] or found["devices"]:
-        yield "trained", " on ".join(filter(None, [found["recipe"], found["devices"]]))
-    yield from _metrics("training", "", found["training"])
-    proof = found["proof"]
+    if report["last_report_time"]:
+        yield "last report", report["last_report_time"].replace("T", " ").replace("+00:00", " UTC")
+    if report["recipe"] or report["devices"]:
+        yield "trained", " on ".join(filter(None, [report["recipe"], report["devices"]]))
+    yield from _metrics("training", "", report["training"])
+    proof = report["proof"]
     if proof:
         where = f" of {proof['checkpoint_path']}" if proof["checkpoint_path"] else ""
         due = "" if proof["num_records"] is None else f" of {proof['num_records']:,}"
         data = f" of {proof['data']}" if proof["data"] else ""
         proven = "proven exact" if proof["proven"] else "not proven"
-        told = f"step {proof['step']:,}{where}: {proof['records']:,}{due} records{data}, {proven}"
-        yield from _metrics("evaluation", told, proof["metrics"])
-    for directory, evaluated in found["evaluations"].items():
+        proof_line = (
+            f"step {proof['step']:,}{where}: {proof['records']:,}{due} records{data}, {proven}"
+        )
+        yield from _metrics("evaluation", proof_line, proof["metrics"])
+    for directory, evaluated in report["evaluations"].items():
         name, step = eval_name(directory), evaluated["step"]
         if step is not None and (name or not proof or proof["step"] < step):
             yield from _metrics(
                 f"evaluation {name}".rstrip(), f"step {step:,}", evaluated["metrics"]
             )
-    if found["examples_per_second"] is not None:
+    if report["examples_per_second"] is not None:
         yield (
             "speed",
-            f"{format_number(found['examples_per_second'])} records/s, "
-            f"{format_number(found['steps_per_second'])} steps/s",
+            f"{format_number(report['examples_per_second'])} records/s, "
+            f"{format_number(report['steps_per_second'])} steps/s",
         )
-        yield "input wait", f"{format_share(found['input_wait_share'])} of the time"
-    if found["wall_seconds"]:
-        productive, wall = found["productive_seconds"], found["wall_seconds"]
+        yield "input wait", f"{format_share(report['input_wait_share'])} of the time"
+    if report["wall_seconds"]:
+        productive, wall = report["productive_seconds"], report["wall_seconds"]
         yield (
             "goodput",
             (
@@ -243,34 +245,36 @@ def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 f"{format_seconds(wall)}"
             ),
         )
-    ends = ", ".join(f"{count:,} {how}" for how, count in found["ends"].items())
-    yield "restarts", f"{found['restarts']:,}{f' (processes before: {ends})' if ends else ''}"
-    if found["bad_records"]:
-        yield "bad records", f"{found['bad_records']:,} left out"
-    yield "checkpoints", _checkpoints(found)
-    workdir = shlex.quote(found["workdir"])
+    ends = ", ".join(f"{count:,} {how}" for how, count in report["ends"].items())
+    yield "restarts", f"{report['restarts']:,}{f' (processes before: {ends})' if ends else ''}"
+    if report["bad_records"]:
+        yield "bad records", f"{report['bad_records']:,} left out"
+    yield "checkpoints", _checkpoints(report)
+    workdir = shlex.quote(report["workdir"])
     yield "curves", f"tensorboard --logdir {workdir}"
-    yield "all numbers", f"{join(found['workdir'], TRAIN)}/{METRICS}"
-    if found["step"]:
-        yield "its records", f"{program('trainer.commands.seen')} {workdir} --step {found['step']}"
+    yield "all numbers", f"{join(report['workdir'], TRAIN)}/{METRICS}"
+    if report["step"]:
+        yield "its records", f"{program('trainer.commands.seen')} {workdir} --step {report['step']}"
 
 
-def _metrics(title: str, told: str, metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+def _metrics(
+    title: str, first_line: str, metrics: Mapping[str, float]
+) -> Iterator[tuple[str, str]]:
     values = ", ".join(f"{name} {_number(name, value)}" for name, value in metrics.items())
-    yield title, "; ".join(filter(None, [told, values])) or "no step was reported yet"
+    yield title, "; ".join(filter(None, [first_line, values])) or "no step was reported yet"
 
 
 def _number(name: str, value: float) -> str:
     return format_share(value) if "accuracy" in name else format_number(value)
 
 
-def _checkpoints(found: Mapping[str, Any]) -> str:
-    steps = found["checkpoint_steps"]
+def _checkpoints(report: Mapping[str, Any]) -> str:
+    steps = report["checkpoint_steps"]
     if not steps:
         return "none"
     best = (
-        f", the best by {found['best_metric']} of step {found['best_step']:,}"
-        if found["best_step"]
+        f", the best by {report['best_metric']} of step {report['best_step']:,}"
+        if report["best_step"]
         else ""
     )
     return f"{len(steps):,}, the newest of step {steps[-1]:,}{best}"

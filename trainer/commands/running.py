@@ -174,13 +174,13 @@ def _print_samples(trainer: Trainer, recipe: Recipe) -> None:
 
 
 def _export(trainer: Trainer, recipe: Recipe) -> None:
-    wanted = recipe.export
+    options = recipe.export
     result = trainer.export(
-        wanted.export_path or join(recipe.trainer.workdir, "export"),
+        options.export_path or join(recipe.trainer.workdir, "export"),
         recipe.eval_input,
         checkpoint_path=recipe.checkpoint_path,
         labels=recipe.class_names(),
-        tolerance=wanted.export_tolerance,
+        tolerance=options.export_tolerance,
     )
     if jax.process_index() == 0:
         say(
@@ -226,8 +226,8 @@ def show_state(trainer: Trainer, recipe: Recipe) -> None:
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for leaf in arrays.values()
     ]
-    told = f"the state takes {format_bytes(size)}, {format_bytes(sum(parts))} per device"
-    say(console, f"{count:,} parameters in {len(params)} arrays; {told}")
+    total = f"the state takes {format_bytes(size)}, {format_bytes(sum(parts))} per device"
+    say(console, f"{count:,} parameters in {len(params)} arrays; {total}")
 
 
 def _treated(recipe: Recipe, params: dict[str, jax.ShapeDtypeStruct]) -> dict[str, tuple[str, str]]:

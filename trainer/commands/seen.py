@@ -109,10 +109,10 @@ def _table(records: Sequence[SeenRecord]) -> Table:
         name: cells for name, cells in columns.items() if len(cells) == len(records) and any(cells)
     }
     rows = zip(*columns.values(), strict=True)
-    made = table(columns, rows, box=None, pad_edge=False, collapse_padding=True)
-    for name, column in zip(columns, made.columns, strict=True):
+    grid = table(columns, rows, box=None, pad_edge=False, collapse_padding=True)
+    for name, column in zip(columns, grid.columns, strict=True):
         column.no_wrap, column.justify = name not in ("key", "label", "note"), "left"
-    return made
+    return grid
 
 
 def _where(record: SeenRecord) -> str:

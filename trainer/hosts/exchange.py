@@ -43,8 +43,8 @@ class Store:
         with suppress(StoreError):  # it is set
             if self._client:
                 self._client.key_value_set(f"infeed/{key}", json.dumps(value))
-        found = self.get(key)
-        return value if found is None else found
+        value_there = self.get(key)
+        return value if value_there is None else value_there
 
     def get(self, key: str) -> Any:
         """The value of a key; None if it is not set."""
@@ -61,9 +61,11 @@ class Store:
 
     def by_host(self, directory: str) -> dict[int, Any]:
         """Host -> value, for the keys `directory`/<host> that are set."""
-        found: Any = self._client.key_value_dir_get(f"infeed/{directory}/") if self._client else ()
+        entries: Any = (
+            self._client.key_value_dir_get(f"infeed/{directory}/") if self._client else ()
+        )
         return dict(
-            sorted((int(key.rpartition("/")[2]), json.loads(value)) for key, value in found)
+            sorted((int(key.rpartition("/")[2]), json.loads(value)) for key, value in entries)
         )
 
 
@@ -96,13 +98,13 @@ class Exchange:
         if self.index == 0:
             self.post(key, [value := make()])
             return value
-        told = self.wait(lambda: self.posted(key), seconds)
-        if told is None:
+        posted = self.wait(lambda: self.posted(key), seconds)
+        if posted is None:
             raise HostError(
                 f"host 0 of {self.count} did not make the same call within {seconds:g} s: see its "
                 "log. Every host has to make the same calls, in the same order."
             )
-        return told[0]
+        return posted[0]
 
     def gather(self, name: str, value: Any, seconds: float) -> dict[int, Any]:
         """The values that hosts tell within `seconds`, by host: all of them, or else those that
@@ -236,5 +238,5 @@ class SharedDecisions:
                 self._due[at] = decision
                 exchange.post(f"decided/{at}", decision)
             return self._due.pop(number, NOTHING)
-        found = exchange.posted(f"decided/{number}")
-        return NOTHING if found is None else Decision(*found)
+        decided = exchange.posted(f"decided/{number}")
+        return NOTHING if decided is None else Decision(*decided)

@@ -115,8 +115,8 @@ class Watcher:
             each.append(call)
         before = {
             number: signal.signal(number, self._handle)
-            for number, theirs in PYTHONS.items()
-            if main and signal.getsignal(number) in theirs
+            for number, handlers in PYTHONS.items()
+            if main and signal.getsignal(number) in handlers
         }
         if before and (fd := signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)) not in (
             -1,

@@ -57,8 +57,8 @@ def report_error(store: Store, call: int, error: BaseException) -> Failure:
 
 def failure_of(store: Store) -> Failure | None:
     """The first failure of the run that is not settled."""
-    told = store.by_host(FAILURE)  # by the number of the call
-    return next((Failure(*each) for call, each in told.items() if call not in SETTLED), None)
+    failures = store.by_host(FAILURE)  # by the number of the call
+    return next((Failure(*each) for call, each in failures.items() if call not in SETTLED), None)
 
 
 def depart(store: Store) -> None:
@@ -73,9 +73,9 @@ def depart(store: Store) -> None:
 def poll(look: Callable[[], T], seconds: float) -> T:
     """What `look` returns once that is true, or after this time."""
     stop = time.monotonic() + seconds
-    while not (found := look()) and time.monotonic() < stop:
+    while not (value := look()) and time.monotonic() < stop:
         time.sleep(POLL_SECONDS)
-    return found
+    return value
 
 
 def echoes(error: BaseException) -> bool:

@@ -39,22 +39,23 @@ class Distributed:
 
     def __post_init__(self) -> None:
         given = {name: value for name in PLACE[1:] if (value := getattr(self, name)) is not None}
-        told = ", ".join(f"{name}={value}" for name, value in given.items())
+        settings = ", ".join(f"{name}={value}" for name, value in given.items())
         if self.coordinator_address in (None, AUTO):
             if given:
                 raise OptionError(
-                    f"{told} is given with coordinator_address={self.coordinator_address}. Give "
-                    "the host:port of process 0 as coordinator_address, or none of these settings."
+                    f"{settings} is given with coordinator_address={self.coordinator_address}. "
+                    "Give the host:port of process 0 as coordinator_address, or none of these "
+                    "settings."
                 )
             return
         if len(given) < 2 or _place(str(self.coordinator_address)) is None:
             raise OptionError(
-                f"coordinator_address={self.coordinator_address} with {told or 'nothing else'}: "
-                "several processes need coordinator_address=host:port, num_processes and "
-                "process_id, all three."
+                f"coordinator_address={self.coordinator_address} with "
+                f"{settings or 'nothing else'}: several processes need "
+                "coordinator_address=host:port, num_processes and process_id, all three."
             )
         if not 0 <= given["process_id"] < given["num_processes"]:
-            raise OptionError(f"{told}: process_id must be one of 0..num_processes-1.")
+            raise OptionError(f"{settings}: process_id must be one of 0..num_processes-1.")
 
 
 def join(settings: Distributed, host_timeout_seconds: float) -> None:

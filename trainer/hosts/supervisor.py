@@ -265,7 +265,7 @@ class Supervisor:
 
     def _see_off(self, failure: Failure, doing: Doing) -> None:
         """Ends the process, once its main thread has had the time to do so."""
-        mine = failure.host == self.exchange.index
+        is_own = failure.host == self.exchange.index
         if not self._failed_at:
             self._failed_at = time.monotonic()
             if failure.stuck:
@@ -276,9 +276,9 @@ class Supervisor:
         seconds = (
             self.host_seconds / 2 if self._raising else min(LEAVE_SECONDS, self.host_seconds / 2)
         )
-        if (failure.stuck and mine) or time.monotonic() - self._failed_at > seconds:
+        if (failure.stuck and is_own) or time.monotonic() - self._failed_at > seconds:
             error = failure.error(self.exchange.count)
-            self._end(error, "" if mine else f" (host {self.exchange.index} was {doing.what})")
+            self._end(error, "" if is_own else f" (host {self.exchange.index} was {doing.what})")
 
     def _leave_unsaved(self, why: str) -> NoReturn:
         saved = self.activity.saved

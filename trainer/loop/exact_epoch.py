@@ -152,9 +152,9 @@ class EpochTotals:
         """EvaluationError unless everything that is due was added, some of it has a label, and all
         labels are among the classes. `so`: as in ExactEpoch.check."""
         self.epoch.check("evaluation", so)
-        if told := told_outside(self.sums):
+        if outside := told_outside(self.sums):
             such = f", such as record {self._outside}" * (self._outside >= 0)
-            raise EvaluationError(f"the evaluation counted {told}{such}; {so}. {REMEDY}.")
+            raise EvaluationError(f"the evaluation counted {outside}{such}; {so}. {REMEDY}.")
         if target and not self.epoch.labelled:
             raise EvaluationError(
                 f"{self.epoch.name}: none of the {self.epoch.records} records has the label "

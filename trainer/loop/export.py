@@ -183,10 +183,10 @@ def _on_host_0(
 
     if session.exchange.index > 0:
         _gather_rest(arrays)
-    told = session.exchange.from_host_0("exported", made)
-    if "error" in told:
-        raise failed or ExportError(told["error"])
-    return ExportResult(**told)
+    answer = session.exchange.from_host_0("exported", made)
+    if "error" in answer:
+        raise failed or ExportError(answer["error"])
+    return ExportResult(**answer)
 
 
 def _gather_rest(arrays: Iterator[Any]) -> None:

@@ -90,11 +90,14 @@ class Job:
             self.check_rows_first(
                 "Task.augment", "Augment in loss_fn, which has the step's random key."
             )
-        wanted, names = self.config.keep_best, ["loss", *self.task.metrics]
+        keep_best, names = self.config.keep_best, ["loss", *self.task.metrics]
         # A Metric may report several values: "per_class/cat".
-        if wanted is not None and not any(f"{wanted}/".startswith(f"{name}/") for name in names):
+        if keep_best is not None and not any(
+            f"{keep_best}/".startswith(f"{name}/") for name in names
+        ):
             raise OptionError(
-                f"keep_best={wanted!r} is not a metric of the task.{did_you_mean(wanted, names)}"
+                f"keep_best={keep_best!r} is not a metric of the "
+                f"task.{did_you_mean(keep_best, names)}"
             )
 
         if self.task.precision != self.config.precision:
@@ -258,10 +261,10 @@ class Job:
             arrays = named_leaves(
                 {key: value for key, value in self.spec(opened).items() if not key.startswith("_")}
             )
-            told = ", ".join(
+            arrays_in_words = ", ".join(
                 f"{name} {leaf.dtype} {list(leaf.shape)}" for name, leaf in arrays.items()
             )
-            error.add_note(f"the batch: {told}")
+            error.add_note(f"the batch: {arrays_in_words}")
             raise
 
     def steps_per_dispatch(

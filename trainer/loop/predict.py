@@ -186,15 +186,15 @@ class Prediction:
         """Makes the dispatches that other hosts have already made: they would wait for them
         forever."""
         exchange, seconds = self._session.exchange, self._session.supervisor.host_seconds / 2
-        made = exchange.gather("dispatches", dispatches.launched, seconds)
-        if len(made) < exchange.count:
+        launched_by_host = exchange.gather("dispatches", dispatches.launched, seconds)
+        if len(launched_by_host) < exchange.count:
             raise HostError(
                 f"it stopped iterating over its predictions after {dispatches.launched} "
                 f"dispatches, but other hosts continued for {seconds:g} s (half of "
                 "host_timeout_seconds). Iterate in the same way on every host; if an error stopped "
                 "this one, see its log."
             )
-        for _ in range(max(made.values()) - dispatches.launched):
+        for _ in range(max(launched_by_host.values()) - dispatches.launched):
             dispatches.launch(next(feeder))
         dispatches.settle()
 
@@ -297,11 +297,11 @@ def loaded(job: Job, input_fn: InputFn, step: WhichStep | None, recipe: Any) -> 
     """The model of a checkpoint. input_fn: has batches like those of the training; none is read."""
     opened = job.open("predict", input_fn)
     with CheckpointManager(job.config) as checkpoints:
-        found = checkpoints.require(step)
-        state = checkpoints.restore(found, job.abstract_state(opened)).state
+        found_step = checkpoints.require(step)
+        state = checkpoints.restore(found_step, job.abstract_state(opened)).state
     # Where rows are not first, sizes would be compared with their number.
     struct = opened.struct if not job.config.batch_axis else {}
     inputs = {name: spec for name, spec in struct.items() if not name.startswith("_")}
     return LoadedModel(
-        found, job.traced_task, model_of(state, job.config.evaluated_model), recipe, inputs
+        found_step, job.traced_task, model_of(state, job.config.evaluated_model), recipe, inputs
     )

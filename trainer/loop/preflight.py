@@ -42,12 +42,12 @@ def agree(
     # With another work directory, Orbax would wait for ten minutes.
     seen = not mark or exchange.wait(lambda: mark_of(workdir) == mark or None, SHARED_DISK_SECONDS)
     whose = "host 0's" if seen else f"another directory ({workdir}; give one that all hosts share)"
-    told = {"workdir": whose, **facts()}
+    facts_of_host = {"workdir": whose, **facts()}
     if exchange.index > 0:
-        exchange.tell("facts", told)
+        exchange.tell("facts", facts_of_host)
 
     def judged() -> str:
-        return _problem(exchange.gather("facts", told, seconds), count, seconds)
+        return _problem(exchange.gather("facts", facts_of_host, seconds), count, seconds)
 
     if problem := exchange.from_host_0("problem", judged, 2 * seconds):
         raise DisagreementError(problem)

@@ -171,9 +171,9 @@ class Profile:
     manager: leaving ends a trace that the run did not reach the end of."""
 
     def __init__(self, config: TrainerConfig, start: int, end: int | None) -> None:
-        wanted = config.profile_range or range(0)
-        stop = wanted.stop if end is None else min(end, wanted.stop)
-        within = range(max(start, wanted.start), stop)
+        profiled = config.profile_range or range(0)
+        stop = profiled.stop if end is None else min(end, profiled.stop)
+        within = range(max(start, profiled.start), stop)
         self.stops = frozenset({within.start, within.stop} if within else ())
         self._within, self._wanted, self._directory = (
             within,
@@ -182,7 +182,7 @@ class Profile:
         )
         self._mine = jax.process_index() == 0
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        if wanted and not within:
+        if profiled and not within:
             to = "the end of the input" if end is None else end
             log.warning(
                 "profile_steps=%s: this run trains only steps %d to %s",

@@ -113,15 +113,15 @@ class Session:
             return self.checkpoints, 0
         if checkpoint_path is None:
             return self.checkpoints, self.checkpoints.require(step)
-        found = find_elsewhere(checkpoint_path, step if step != "best" else None)
+        checkpoint = find_elsewhere(checkpoint_path, step if step != "best" else None)
         if step == "best" and str(checkpoint_path).rstrip("/").endswith(
-            f"/{CHECKPOINTS}/{found.step}"
+            f"/{CHECKPOINTS}/{checkpoint.step}"
         ):
             raise CheckpointError(
                 f"checkpoint_path={checkpoint_path!r} is one checkpoint: leave out 'best'."
             )
-        there = CheckpointManager(replace(self.job.config, workdir=found.workdir))
-        return there, there.require("best") if step == "best" else found.step
+        there = CheckpointManager(replace(self.job.config, workdir=checkpoint.workdir))
+        return there, there.require("best") if step == "best" else checkpoint.step
 
     def check_late(self) -> None:
         """The check while training waits for its input. A single process may save and end. Several

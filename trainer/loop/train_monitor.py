@@ -103,10 +103,10 @@ class TrainMonitor(AbstractContextManager):
             name: result.scalars.pop(name) for name in [*result.scalars] if name.startswith(OUTSIDE)
         }
         for i in range(result.length):
-            if told := told_outside({name: counts[i] for name, counts in outside.items()}):
+            if problem := told_outside({name: counts[i] for name, counts in outside.items()}):
                 raise InputError(
-                    f"step {result.start + i + 1} has {told}. No checkpoint contains it; the same "
-                    "command resumes from the newest checkpoint. "
+                    f"step {result.start + i + 1} has {problem}. No checkpoint contains it; the "
+                    "same command resumes from the newest checkpoint. "
                     f"{REMEDY}{self._hint(result.start + i + 1)}"
                 )
         missing = int(np.sum(result.scalars.pop(UNLABELLED, 0)))
@@ -228,10 +228,10 @@ class Recorder(AbstractContextManager):
         """Notes the last step, and writes the bad records that the input has met since the last
         call."""
         self._step = step
-        found = self._source.info.quarantine
-        if self._workdir is None or self._provenance is None or len(found) == len(self._known):
+        quarantine = self._source.info.quarantine
+        if self._workdir is None or self._provenance is None or len(quarantine) == len(self._known):
             return
-        new = {bad.record_id: bad.reason for bad in found if bad.record_id not in self._known}
+        new = {bad.record_id: bad.reason for bad in quarantine if bad.record_id not in self._known}
         self._known |= new.keys()
         self._fence()
         append(

@@ -99,10 +99,10 @@ def _alike(batch: Mapping[str, Any], struct: Mapping[str, Any]) -> bool:
     else:
         return len(batch) == len(struct)
     leaves, tree = jax.tree.flatten(dict(batch))
-    wanted, wanted_tree = jax.tree.flatten(dict(struct))
+    expected, wanted_tree = jax.tree.flatten(dict(struct))
     return tree == wanted_tree and all(
         have.shape == want.shape and have.dtype == want.dtype
-        for have, want in zip(leaves, wanted, strict=True)
+        for have, want in zip(leaves, expected, strict=True)
     )
 
 

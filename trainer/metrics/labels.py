@@ -53,19 +53,19 @@ def found_in_outputs(where: FromOutputs, outputs: Any, batch: Batch) -> Array:
         if isinstance(outputs, Mapping)
         else type(outputs).__name__
     )
-    wanted = "one array" if where is None else f"a dict with {where!r}"
+    expected = "one array" if where is None else f"a dict with {where!r}"
     raise InputError(
-        f"the task's outputs are {known}; expected {wanted}. Give one of their keys or a "
+        f"the task's outputs are {known}; expected {expected}. Give one of their keys or a "
         "function(outputs, batch) as the metric's logits or scores."
     )
 
 
 def rows(name: str, array: Any, batch: Batch) -> Array:
     """`array` as [b] numbers. Raises InputError, which names it, for another shape."""
-    wanted = jnp.shape(batch[MASK])
-    if jnp.shape(array) != wanted:
+    shape = jnp.shape(batch[MASK])
+    if jnp.shape(array) != shape:
         raise InputError(
-            f"the {name} have the shape {list(jnp.shape(array))}; expected {list(wanted)}, one per "
+            f"the {name} have the shape {list(jnp.shape(array))}; expected {list(shape)}, one per "
             "record."
         )
     return jnp.asarray(array)

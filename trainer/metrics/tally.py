@@ -198,11 +198,11 @@ def computed(
 
 def totals_counted(tallies: Mapping[str, Any], metrics: Metrics) -> dict[str, Mapping[str, int]]:
     """The totals of every Metric by its name, from tallies on the host."""
-    found = {}
+    totals = {}
     for name, metric in mergeable(metrics).items():
         with _naming(name):
-            found[name] = metric.totals(_whole(*tallies[name]))
-    return found
+            totals[name] = metric.totals(_whole(*tallies[name]))
+    return totals
 
 
 @contextmanager

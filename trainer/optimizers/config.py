@@ -112,11 +112,11 @@ class OptimizerConfig:
         """Pattern and factor of each rate_of. Raises OptionError for another form."""
         rates = []
         for text in self.rate_of:
-            if (found := FACTOR.fullmatch(text)) is None:
+            if (match := FACTOR.fullmatch(text)) is None:
                 raise OptionError(
                     f"rate_of={text!r} must be a pattern and a factor, such as 'backbone/*=0.1'."
                 )
-            rates.append((found[1], float(found[2])))
+            rates.append((match[1], float(match[2])))
         return tuple(rates)
 
 
@@ -127,9 +127,9 @@ def steps_of(length: str, run: Run) -> int:
 
 
 def _parsed_length(length: str) -> tuple[float, str]:
-    found = LENGTH.fullmatch(length)
-    if found is None or (not found[2] and "." in found[1]):
+    match = LENGTH.fullmatch(length)
+    if match is None or (not match[2] and "." in match[1]):
         raise OptionError(
             f"{length!r} is not a length. Give steps (500) or a share of the training (10%)."
         )
-    return float(found[1]), found[2]
+    return float(match[1]), match[2]

@@ -148,12 +148,12 @@ def _image_key(config: Any, schema: Schema) -> str:
         return _known("--image-key", config.image_key, bytes_features, "a feature of bytes")
     images = [key for key, feature in bytes_features.items() if feature.content == "image"]
     if len(images) != 1:
-        found = ", ".join(map(repr, images)) or "none"
+        listed = ", ".join(map(repr, images)) or "none"
         hint = "Rows of tokens are for the recipes byte_lm and char_lm."
         if bytes_features:
             hint = f"Give --image-key, one of: {', '.join(sorted(bytes_features))}."
         raise OptionError(
-            f"{config.data_name}: the image features are {found}; expected exactly one. {hint} "
+            f"{config.data_name}: the image features are {listed}; expected exactly one. {hint} "
             "Other data need a recipe of your own: docs/recipes.md."
         )
     return images[0]

@@ -196,10 +196,10 @@ class Config(DataRecipe):
         mean, deviation = own.mean or 0.0, own.deviation or 1.0
 
         def loss(model: Any, batch: "Batch") -> tuple["jax.Array", "jax.Array"]:
-            outputs, wanted = model(batch), batch[target]
+            outputs, targets = model(batch), batch[target]
             if self._classes:
-                return optax.softmax_cross_entropy_with_integer_labels(outputs, wanted), outputs
-            errors = outputs[:, 0] - (wanted.astype(jnp.float32) - mean) / deviation
+                return optax.softmax_cross_entropy_with_integer_labels(outputs, targets), outputs
+            errors = outputs[:, 0] - (targets.astype(jnp.float32) - mean) / deviation
             return errors**2 / 2, outputs[:, 0] * deviation + mean
 
         def predict(model: Any, batch: "Batch") -> dict[str, "jax.Array"]:

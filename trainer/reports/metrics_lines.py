@@ -42,8 +42,8 @@ def metrics_lines(
     for name, size in _files(directory).items():
         path = join(directory, name)
         for line in _lines(_pieces(path, size)):
-            found = _STEP.match(line)
-            step = int(found[1]) if found else MOST_STEP + 1
+            match = _STEP.match(line)
+            step = int(match[1]) if match else MOST_STEP + 1
             if step > MOST_STEP or (steps is not None and step not in steps):
                 continue
             if (values := _values(line, path)) is not None:
@@ -57,13 +57,13 @@ def newest(directory: str) -> tuple[int | None, dict[str, float]]:
     for path, end in _ends(directory):
         step, values = None, dict[str, float]()
         for line in end.split(b"\n"):
-            found = _STEP.match(line)
+            match = _STEP.match(line)
             if (
-                found
-                and int(found[1]) <= MOST_STEP
+                match
+                and int(match[1]) <= MOST_STEP
                 and (of_line := _values(line, path)) is not None
             ):
-                step, values = int(found[1]), values | of_line
+                step, values = int(match[1]), values | of_line
         if step is not None:
             return step, values
     return None, {}
@@ -72,8 +72,8 @@ def newest(directory: str) -> tuple[int | None, dict[str, float]]:
 def last_step(directory: str) -> int | None:
     """The last step in a directory's metrics.jsonl; None if there is none. Reads only the end of
     the file."""
-    found = (re.findall(rb"^" + _STEP.pattern, end, re.MULTILINE) for _, end in _ends(directory))
-    return next((int(steps[-1]) for steps in found if steps), None)
+    matches = (re.findall(rb"^" + _STEP.pattern, end, re.MULTILINE) for _, end in _ends(directory))
+    return next((int(steps[-1]) for steps in matches if steps), None)
 
 
 def _ends(directory: str) -> Iterator[tuple[str, bytes]]:

@@ -114,13 +114,13 @@ class History:
     @cached_property
     def segments(self) -> list[Segment]:
         """The starts, each with its lines, the earliest first."""
-        found = list[Segment]()
+        segments = list[Segment]()
         for line in self.lines:
             if isinstance(line, Start):
-                found.append(Segment(line, []))
-            elif found:
-                found[-1].lines.append(line)
-        return found
+                segments.append(Segment(line, []))
+            elif segments:
+                segments[-1].lines.append(line)
+        return segments
 
     def _parent(self, at: int) -> int | None:
         start = self.segments[at].start
@@ -136,11 +136,11 @@ class History:
         """The last segment, then the one that saved the state it began with, and so on: those that
         made the model. Others went back to an earlier checkpoint, and ended before they saved
         one."""
-        found, at = list[Segment](), len(self.segments) - 1 if self.segments else None
+        lineage, at = list[Segment](), len(self.segments) - 1 if self.segments else None
         while at is not None:
-            found.append(self.segments[at])
+            lineage.append(self.segments[at])
             at = self._parent(at)
-        return found
+        return lineage
 
     def segment_of(self, step: int) -> Segment | None:
         """The segment that trained this step of the current model, or else the last one that

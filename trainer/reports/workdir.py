@@ -71,8 +71,8 @@ def eval_directory(name: str | None) -> str:
 def eval_name(directory: str) -> str | None:
     """The inverse: "" for the evaluation without a name; None if it is not the directory of an
     evaluation."""
-    found = re.fullmatch(f"{_EVAL}(?:_(.*))?", directory)
-    return found and (found[1] or "")
+    match = re.fullmatch(f"{_EVAL}(?:_(.*))?", directory)
+    return match and (match[1] or "")
 
 
 def event_file(seconds: float) -> str:

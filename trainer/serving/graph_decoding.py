@@ -95,7 +95,7 @@ def _padded(features: Features, pad_to: Mapping[str, PadTo]) -> Features:
 def _made_by_ops(rows: RowDecoder, features: Features, count: Any) -> Features:
     """The features among `keys` that ops set."""
     sets = {key: spec for step in rows.steps.values() for key, spec in step.sets.items()}
-    made = {
+    features_made = {
         key: tf.TensorSpec(sets[key].shape, sets[key].dtype) for key in rows.keys if key in sets
     }
 
@@ -103,11 +103,13 @@ def _made_by_ops(rows: RowDecoder, features: Features, count: Any) -> Features:
         features = record[0]
         for step in rows.steps.values():
             features = features | _made(step, features)
-        return {key: features[key] for key in made}
+        return {key: features[key] for key in features_made}
 
     # Ops may need no feature of a record; then the range states how many there are.
     elements = (features, tf.range(count))
-    return tf.map_fn(one, elements, fn_output_signature=made, parallel_iterations=PARALLEL_RECORDS)
+    return tf.map_fn(
+        one, elements, fn_output_signature=features_made, parallel_iterations=PARALLEL_RECORDS
+    )
 
 
 def _made(step: Step, features: Features) -> Features:
@@ -123,11 +125,13 @@ def _made(step: Step, features: Features) -> Features:
             f"{step.op!r}: its method tensorflow raised {type(e).__name__}: {e}"
         ) from e
     for key, spec in step.sets.items():
-        found = made[key]
-        if found.dtype != tf.as_dtype(spec.dtype) or not found.shape.is_compatible_with(spec.shape):
+        tensor = made[key]
+        if tensor.dtype != tf.as_dtype(spec.dtype) or not tensor.shape.is_compatible_with(
+            spec.shape
+        ):
             raise ExportError(
-                f"{step.op!r}: its method tensorflow returned {key!r} as {found.dtype.name} "
-                f"{found.shape}; its output_spec promises {tf.as_dtype(spec.dtype).name} "
+                f"{step.op!r}: its method tensorflow returned {key!r} as {tensor.dtype.name} "
+                f"{tensor.shape}; its output_spec promises {tf.as_dtype(spec.dtype).name} "
                 f"{spec.shape}."
             )
     return made

@@ -83,17 +83,22 @@ def write_saved_model(
     which become further predictions. Raises ExportError for a model that cannot be traced with any
     number of rows."""
     module: Any = tf.Module()
-    made: Any = tf.Variable  # its stubs allow only tensors
+    variable_type: Any = tf.Variable  # its stubs allow only tensors
     module.variables_of_model = [
-        made(value, name=name, trainable=False) for name, value in variables
+        variable_type(value, name=name, trainable=False) for name, value in variables
     ]
     converted = _converted(model, platforms)
 
     def predicted(arrays: Features) -> Features:
-        made = converted(module.variables_of_model, {name: arrays[name] for name in model.arrays})
+        variable_type = converted(
+            module.variables_of_model, {name: arrays[name] for name in model.arrays}
+        )
         return {
-            **made,
-            **{CLASS_NAME.format(key): _named(made[key], names) for key, names in labels.items()},
+            **variable_type,
+            **{
+                CLASS_NAME.format(key): _named(variable_type[key], names)
+                for key, names in labels.items()
+            },
         }
 
     signatures, functions = dict[str, Signature](), dict[str, Any]()
@@ -237,13 +242,15 @@ class ServedExamples:
     def inputs(self, signatures: Mapping[str, Signature], count: int) -> dict[str, dict[str, Any]]:
         """signature -> argument -> the values of the first `count` records. Raises as
         Serving.payloads."""
-        found: dict[str, Mapping[str, Any]] = {ARRAYS: self.arrays}
+        values: dict[str, Mapping[str, Any]] = {ARRAYS: self.arrays}
         if self.serving is not None:
             payloads = self.serving.payloads(self.arrays[INDEX].tolist())
-            found[SERVING_DEFAULT] = {self.serving.kind: payloads}
-            found[FEATURES] = self.serving.stored_features(payloads)
+            values[SERVING_DEFAULT] = {self.serving.kind: payloads}
+            values[FEATURES] = self.serving.stored_features(payloads)
         return {
-            name: {argument: found[name][key][:count] for argument, key in signature.inputs.items()}
+            name: {
+                argument: values[name][key][:count] for argument, key in signature.inputs.items()
+            }
             for name, signature in signatures.items()
         }
 

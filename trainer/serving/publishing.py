@@ -199,9 +199,9 @@ def check_place(path: str, workdir: str | None = None) -> None:
         raise OptionError(
             f"exports need TensorFlow, which is not installed. Install it: {how_to_install('tf')}."
         )
-    mine = checkpoints_directory(workdir or path)
-    path, mine = (
-        where if is_remote(where) else str(Path(where).resolve()) for where in (path, mine)
+    checkpoints = checkpoints_directory(workdir or path)
+    path, checkpoints = (
+        where if is_remote(where) else str(Path(where).resolve()) for where in (path, checkpoints)
     )
     storage = open_storage(path)
     if any(storage.exists(join(path, name)) for name in (MANIFEST_FILE, "_shards")):
@@ -210,7 +210,7 @@ def check_place(path: str, workdir: str | None = None) -> None:
         )
     run, inside, _ = f"{path}/".rpartition(f"/{CHECKPOINTS}/")
     of_a_run = inside and (storage.exists(join(run, OWNERS)) or finished_steps(run))
-    if of_a_run or f"{path}/".startswith(f"{mine}/"):
+    if of_a_run or f"{path}/".startswith(f"{checkpoints}/"):
         raise OptionError(
             f"{path} belongs to the checkpoints of a run, whose names are numbers, too. Give "
             "another directory."

@@ -77,8 +77,8 @@ def serve(
     _check(needs, served, wanted)
 
     def predict(leaves: Sequence[Any], arrays: Arrays) -> dict[str, Any]:
-        made = everything(leaves, arrays)
-        return {name: made[name] for name in served}
+        predictions = everything(leaves, arrays)
+        return {name: predictions[name] for name in served}
 
     predictions = {
         name: jax.ShapeDtypeStruct(shapes[name].shape[1:], shapes[name].dtype) for name in served

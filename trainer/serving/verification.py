@@ -92,10 +92,10 @@ def served(
             process.wait()
     check()  # it may have ended because the whole job was asked to
     if process.returncode:
-        told = log.read_text(errors="replace").strip()
+        log_text = log.read_text(errors="replace").strip()
         raise ExportError(
             f"the exported model does not run without JAX: exit code {process.returncode}, "
-            f"{told.rpartition(chr(10))[2] or 'no message'}"
+            f"{log_text.rpartition(chr(10))[2] or 'no message'}"
         )
     return pickle.loads(made.read_bytes())
 

@@ -51,12 +51,12 @@ class Gradients(NamedTuple):
 
 def called(task: Task, *given: Any) -> tuple[Array, Variables, Any]:
     """What loss_fn returns. Raises InputError unless it is losses, variables and outputs."""
-    made = task.loss_fn(*given)
-    if isinstance(made, tuple) and len(made) == 3 and isinstance(made[1], Variables):
-        return made
+    returned = task.loss_fn(*given)
+    if isinstance(returned, tuple) and len(returned) == 3 and isinstance(returned[1], Variables):
+        return returned
     raise InputError(
-        f"loss_fn returned {kind_of(made)}. It must return three values: the losses [b], one per "
-        "record; the Variables after the step; and the outputs for the metrics."
+        f"loss_fn returned {kind_of(returned)}. It must return three values: the losses [b], one "
+        "per record; the Variables after the step; and the outputs for the metrics."
     )
 
 
@@ -203,8 +203,8 @@ def _beginning_on_devices(placement: Placement) -> Finder:
     first = jax.jit(lambda leaves: _first(~_finite(leaves)), out_shardings=placement.replicated)
 
     def begin(state: TrainState) -> Callable[[], str]:
-        found = dict(_inexact(state))
-        names, number = [*found, ""], first([*found.values()])
+        leaves = dict(_inexact(state))
+        names, number = [*leaves, ""], first([*leaves.values()])
         return lambda: names[int(jax.device_get(number))]
 
     return begin

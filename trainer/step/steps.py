@@ -86,9 +86,9 @@ def _augmented(task: Task, batch: Batch, axes: BatchAxes) -> Batch:
     batch = labels.labelled(tally.blank_padding(batch, axes=axes), task.target)
     if task.augment is None:
         return batch
-    made = task.augment(batch)
-    _check_rows(made, batch[MASK].shape[0], "augment")
-    return {**made, **{key: value for key, value in batch.items() if key.startswith("_")}}
+    augmented = task.augment(batch)
+    _check_rows(augmented, batch[MASK].shape[0], "augment")
+    return {**augmented, **{key: value for key, value in batch.items() if key.startswith("_")}}
 
 
 class EvalState(NamedTuple):
@@ -190,13 +190,13 @@ def _predicted(predict: PredictFn, variables: Variables, batch: Batch) -> Mappin
     return predictions
 
 
-def _check_rows(made: Any, batch_rows: int, function: str) -> None:
-    if not isinstance(made, Mapping):
+def _check_rows(arrays: Any, batch_rows: int, function: str) -> None:
+    if not isinstance(arrays, Mapping):
         raise InputError(
-            f"{function} returned {kind_of(made)}. It must return a dict such as {{'class': "
+            f"{function} returned {kind_of(arrays)}. It must return a dict such as {{'class': "
             "array}, with one row per record in every array."
         )
-    for name, leaf in named_leaves(dict(made)).items():
+    for name, leaf in named_leaves(dict(arrays)).items():
         if jnp.shape(leaf)[:1] != (batch_rows,):
             raise InputError(
                 f"{function}'s {name} has the shape {list(jnp.shape(leaf))}; expected "
