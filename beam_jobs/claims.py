@@ -246,7 +246,7 @@ def _check_free(storage: Storage, plan: SplitPlan) -> None:
 
 
 def _names(storage: Storage, directory: str) -> list[str]:
-    """Of everything in a directory, also of links that lead nowhere."""
+    """The names of everything in a directory, also of links that lead nowhere."""
     files, directories = storage.entries(directory)
     return sorted([*files, *directories])
 

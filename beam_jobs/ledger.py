@@ -115,7 +115,7 @@ def parse_receipt(data: bytes) -> Receipt | None:
 def read_receipts(
     storage: Storage, plan: SplitPlan
 ) -> Iterator[tuple[Receipt | None, Stat | None]]:
-    """For each shard in order: its receipt as in receipts_of, and the Stat of the shard; None where
+    """The receipt of each shard as in receipts_of, and the Stat of the shard, in order; None where
     missing."""
     shards = storage.list(plan.job.output_dir)
     for shard, receipt in enumerate(
@@ -248,7 +248,7 @@ def check_expected(job: ConversionJob, split: str, scanned: int) -> None:
 
 @contextlib.contextmanager
 def distrusting_receipts(storage: Storage, plans: Sequence[SplitPlan]) -> Iterator[None]:
-    """If data was lost, removes the receipts of each split whose receipts do not add up.
+    """Removes, if data was lost, the receipts of each split whose receipts do not add up.
 
     The receipt of a shard that lost rows looks like any other, so later runs would take that shard
     for finished."""

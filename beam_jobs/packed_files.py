@@ -39,7 +39,7 @@ def scanned(job: ConversionJob, source: Source, *, write: bool = True) -> Iterat
 
 
 def raw_storage(job: ConversionJob, split: str) -> Storage:
-    """Where the references of a split point."""
+    """The storage to which the references of a split point."""
     if isinstance(job.converter, Packer):
         return open_storage(job.output_dir)
     return open_storage(job.sources_of(split)[0].uri)

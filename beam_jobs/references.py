@@ -136,7 +136,7 @@ class References:
                 )
 
     def values(self) -> Iterator[tuple[int | bytes, ...]]:
-        """For each row, everything that determines the record's bytes: all columns except its
+        """Everything that determines the bytes of each record: all columns except its
         location."""
         own = (self.columns[name].tolist() for name in sorted(self.columns))
         return zip(self.key.tolist(), self.size.tolist(), self.error.tolist(), *own, strict=True)

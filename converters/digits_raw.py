@@ -91,8 +91,8 @@ def write_raw(out: Path, seed: int = 0) -> Mapping[str, int]:
 
 
 def _is_validation(row: int, seed: int) -> bool:
-    """By a hash of the row number: the last rows are by other writers, so a split by position would
-    be unfair."""
+    """Whether a hash of the row number says so: the last rows are by other writers, so a split by
+    position would be unfair."""
     digest = hashlib.blake2b(f"{seed} {row}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % 100 < _VALIDATION_PERCENT
 

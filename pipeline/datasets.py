@@ -260,7 +260,7 @@ def mixture(sources: Sequence[Data], weights: Sequence[float]) -> Mixture:
 
 
 def checked_start_step(start_step: int) -> int:
-    """As an int. OptionError for one below 0."""
+    """start_step as an int. OptionError if it is below 0."""
     check_number("start_step", start_step, at_least=0)
     return int(start_step)
 

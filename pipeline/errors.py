@@ -277,7 +277,7 @@ def packages_of(names: Sequence[str], extras: Mapping[str, Sequence[str]]) -> li
 
 @functools.cache
 def _extras() -> Mapping[str, Sequence[str]]:
-    """From the metadata of an installed wheel."""
+    """What each extra requires, by the metadata of an installed wheel."""
     requirements: dict[str, list[str]] = {}
     # our packages were copied without their metadata
     with contextlib.suppress(PackageNotFoundError):

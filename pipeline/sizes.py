@@ -54,8 +54,8 @@ def format_bytes(size: float) -> str:
 
 
 def format_number(value: float) -> str:
-    """As people write it: 72,000, 11.6, 0.0000093; of a fraction three significant digits, below
-    0.001 two."""
+    """The number as people write it: 72,000, 11.6, 0.0000093; of a fraction three significant
+    digits, below 0.001 two."""
     if isinstance(value, int) or 100 <= abs(value) < 1e12:
         return f"{value:,.0f}"
     digits = 3 if abs(value) >= 0.001 else 2
@@ -73,7 +73,7 @@ def format_share(share: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """In the units that people use: 0.84 s, 11.6 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
+    """The time in the units that people use: 0.84 s, 11.6 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
     if seconds < 60:
         return f"{format_number(seconds)} s"
     minutes, seconds = divmod(round(seconds), 60)

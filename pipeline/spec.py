@@ -46,7 +46,7 @@ class ArraySpec:
 
     @property
     def num_bytes(self) -> int:
-        """Of an array of this shape, which must be fixed."""
+        """The bytes of an array of this shape, which must be fixed."""
         shape: Any = self.shape
         return math.prod(shape) * self.dtype.itemsize
 

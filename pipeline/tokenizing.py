@@ -56,7 +56,7 @@ class Tokenizer(Protocol):
         ...
 
     def encode_with_ends(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """For each text its tokens and, int32 [tokens], how many of its UTF-8 bytes they represent
+        """The tokens of each text and, int32 [tokens], how many of its UTF-8 bytes they represent
         up to each of them.
 
         The last token also represents what follows it. May take twice the time of encode_batch."""

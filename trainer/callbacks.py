@@ -103,10 +103,10 @@ class Callback:
     0 counts. An exception in a callback ends the run on all hosts."""
 
     def on_loop_end(self, end: LoopEnd) -> None:
-        """After every dispatch of training."""
+        """Called after every dispatch of training."""
 
     def on_checkpoint(self, end: CheckpointEnd) -> None:
-        """After training has started to write a checkpoint."""
+        """Called after training has started to write a checkpoint."""
 
     def on_checkpoint_complete(self, end: CheckpointComplete) -> None:
         """Once a checkpoint is complete, on host 0: before the next dispatch, save or export, or
@@ -117,7 +117,7 @@ class Callback:
         preemption does not prevent it; a kill does."""
 
     def on_evaluation_end(self, end: EvaluationEnd) -> None:
-        """After each evaluation by evaluate, train_and_evaluate or evaluate_continuously."""
+        """Called after each evaluation by evaluate, train_and_evaluate or evaluate_continuously."""
 
 
 class WandbCallback(Callback):

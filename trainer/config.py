@@ -63,8 +63,8 @@ def axis_sizes(mesh: str | None) -> dict[str, int]:
 
 
 def partition_rules(texts: Iterable[str]) -> tuple[Rule, ...]:
-    """Of PATTERN=AXES, such as head/kernel=fsdp,model. Raises OptionError for another form and for
-    other axes."""
+    """Parses PATTERN=AXES, such as head/kernel=fsdp,model. Raises OptionError for another form and
+    for other axes."""
     rules = []
     for text in texts:
         pattern, equals, axes = text.rpartition("=")

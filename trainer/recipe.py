@@ -105,7 +105,7 @@ class Recipe(ABC):
 
     @property
     def run(self) -> Run | None:
-        """For make_optimizer of trainer.optimizers: the length and batch size of the training. None
+        """The length and batch size of the training, for make_optimizer of trainer.optimizers. None
         in other modes."""
         if self.mode != "train":
             return None
@@ -117,7 +117,7 @@ class Recipe(ABC):
 
     @property
     def num_records(self) -> int | None:
-        """Of an epoch of the training. Default: not known."""
+        """The records of an epoch of the training. Default: not known."""
         return None
 
     @abstractmethod
@@ -312,7 +312,7 @@ class DataRecipe(Recipe):
         return other
 
     def file_record(self, data: bytes, *, upright: bool = False) -> "Mapping[str, Value]":
-        """For `infeed predict`: the features of a record as a conversion makes it from a file with
+        """The features, for `infeed predict`, of a record as a conversion makes it from a file with
         these bytes.
 
         Features that are left out are blank. upright: turn an image according to EXIF. Raises
@@ -358,9 +358,9 @@ class DataRecipe(Recipe):
         )
 
     def check(self) -> None:
-        """As Recipe.check; opens the records, too. Raises InfeedError for a data_dir, split or
-        shard that is missing or does not have the size in the manifest, and where max_steps is
-        missing."""
+        """Checks like Recipe.check; opens the records, too. Raises InfeedError for a data_dir,
+        split or shard that is missing or does not have the size in the manifest, and where
+        max_steps is missing."""
         ends = (self.trainer.max_steps, self.trainer.max_epochs, self.trainer.fast_dev_run)
         if self.mode == "train" and not any(ends):
             raise OptionError("the training needs an end. Give --max-steps or --max-epochs.")

@@ -29,7 +29,7 @@ class Goodput:
 
     @property
     def share(self) -> float:
-        """Of the wall time that was productive, 0..1."""
+        """The share of the wall time that was productive, 0..1."""
         return min(1.0, self.productive_seconds / max(self.wall_seconds, 1e-9))
 
 
@@ -90,7 +90,7 @@ class EvalResult:
     __repr__ = __str__  # a notebook shows the result of its last line
 
     def write(self, workdir: str) -> None:
-        """As eval_result.json, for `infeed report`."""
+        """Writes eval_result.json, for `infeed report`."""
         numbers = {
             key: value
             for key, value in asdict(self).items()
@@ -150,7 +150,7 @@ class TrainResult:
     __repr__ = __str__
 
     def write(self, workdir: str) -> None:
-        """As train_result.json, for `infeed report`."""
+        """Writes train_result.json, for `infeed report`."""
         page = {"step": self.step} | (asdict(self.speed) if self.speed else {})
         page |= {"goodput": self.goodput.share} | asdict(self.goodput) if self.goodput else {}
         _write(workdir, TRAIN_RESULT, page)

@@ -47,7 +47,7 @@ class PackedFolder:
 
     @property
     def path(self) -> str:
-        """For error messages."""
+        """The path for error messages."""
         return "/".join((self.archive.name, *self.place))
 
     @property
@@ -85,7 +85,7 @@ class Archive:
 
     @cached_property
     def folders(self) -> dict[Place, _ArchiveFolder]:
-        """By place, without hidden ones. Reads all names. Raises RawDataError."""
+        """The folders by place, without hidden ones. Reads all names. Raises RawDataError."""
         folders: dict[Place, _ArchiveFolder] = {(): _ArchiveFolder()}
         for place, member in _members(
             open_storage(self.file.uri), self.file.uri, self.kind, self.name

@@ -138,7 +138,7 @@ def _labels(
 
 
 def _begin(storage: Storage, path: str, size: int) -> bytes:
-    """Up to `size` bytes from the beginning of a file, uncompressed."""
+    """The first bytes of a file, up to `size`, uncompressed."""
     with uncompressed(storage, path) as file:
         return file.read(size)
 

@@ -39,7 +39,7 @@ def open_raw_data(raw_data_dir: str) -> Storage:
 
 
 def first_few(names: Iterable[str]) -> str:
-    """Up to 8 names, for errors that list what was found instead."""
+    """The first names, up to 8, for errors that list what was found instead."""
     return ", ".join(list(names)[:8]) or "nothing"
 
 
@@ -100,7 +100,7 @@ class HeldOut(NamedTuple):
         return [split for split in SPLITS if getattr(self, split, True)]
 
     def split_of(self, place: str) -> str:
-        """Where the record belongs."""
+        """The split to which the record belongs."""
         digest = hashlib.blake2b(
             place.encode("utf-8", "surrogateescape"), digest_size=8, key=_SPLIT_KEY
         ).digest()

@@ -58,7 +58,7 @@ class RowConverter:
 
     @cached_property
     def class_names(self) -> Mapping[str, Sequence[str]]:
-        """Of each category."""
+        """The class names of each category."""
         return {
             column.feature_key: column.names for column in self.columns if column.kind == "category"
         }

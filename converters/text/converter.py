@@ -103,7 +103,8 @@ class TextConverter:
                     yield _KeyedDocument(f"{source.split}/{name}:{document.offset}", file, document)
 
     def _is_of(self, split: str, raw: bytes) -> bool:
-        """By the text, so that copies of a document are in one split."""
+        """Whether the text is of this split, by its hash, so that copies of a document are in one
+        split."""
         if self.info.held_out is None:
             return True
         return is_of(

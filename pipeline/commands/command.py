@@ -103,8 +103,8 @@ class Parser(argparse.ArgumentParser):
         )
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """As argparse's, but underscores in the names of options are as good as hyphens. After "--"
-        are no options."""
+        """Like argparse's, but underscores in the names of options are as good as hyphens. After
+        "--" are no options."""
         given = list(sys.argv[1:] if args is None else args)
         end = [*given, "--"].index("--")
         return super().parse_known_args(

@@ -94,8 +94,8 @@ def split_facts(
 
 
 def read_conversion(storage: Storage, directory: str, split: str) -> Conversion:
-    """From the split's summary; an empty one if the dataset has none, as an index of foreign files.
-    StorageError."""
+    """The conversion in the split's summary; an empty one if the dataset has none, as an index of
+    foreign files. StorageError."""
     path = join(directory, summary_file(split))
     if not storage.exists(path):
         return Conversion()

@@ -153,7 +153,7 @@ def text_problem(manifest: Manifest) -> str:
 
 
 def text_totals(manifest: Manifest, info: TextInfo) -> Iterator[Sequence[str]]:
-    """For each split the values of TOTALS. Rows filled: the share of places that are not
+    """The values of TOTALS for each split. Rows filled: the share of places that are not
     padding."""
     for name, entry in sorted(manifest.splits.items()):
         documents, size, tokens, segments = (

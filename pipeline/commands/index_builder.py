@@ -136,7 +136,7 @@ class IndexedSplit:
 
     @property
     def num_records(self) -> int:
-        """In all files."""
+        """The records of all files."""
         return sum(file.num_records for file in self.files)
 
     def schema(self) -> Schema:

@@ -139,7 +139,7 @@ def command_of(module: str) -> Command:
 
 
 def started_by_infeed() -> None:
-    """From now on `program` names commands of `infeed`."""
+    """Makes `program` name commands of `infeed`."""
     global _by_infeed
     _by_infeed = True
 

@@ -122,8 +122,8 @@ class ExampleParser:
         return alike, columns
 
     def _order_of(self, payload: bytes, count: int) -> _Order:
-        """In the order of this record; empty if it is not an Example, or cannot be parsed in step
-        with `count` records at a bearable cost."""
+        """The order of the features in this record; empty if it is not an Example, or cannot be
+        parsed in step with `count` records at a bearable cost."""
         keys = example_keys(payload) or ()
         bearable = (
             len(keys) * count <= _MOST_STEPS and max(map(len, keys), default=0) <= _LONGEST_KEY

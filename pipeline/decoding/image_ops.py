@@ -196,7 +196,7 @@ class _Decode(ImageOp):
         return pixels_spec(self, self.key, specs, self.shape)
 
     def _check_size(self, size: tuple[int, int] | None, what: str) -> None:
-        """Before anything is decoded. what: the wrong value."""
+        """Raises SchemaError before anything is decoded. what: the wrong value."""
         height, width, _ = self.shape
         if size != (height, width):
             note = f" Its height and width are {size[0]} and {size[1]}." if size else ""

@@ -222,8 +222,8 @@ Augmentation = Callable[[np.ndarray, float, float], np.ndarray]
 
 
 def _pillow(change: Callable[[Image.Image, float], Image.Image]) -> Augmentation:
-    """By Pillow, to which an image is copied, and back: 50 us for one of 224 pixels. change: of a
-    signed share."""
+    """An image changed by Pillow, to which it is copied, and back: 50 us for one of 224 pixels.
+    change: of a signed share."""
 
     def augmentation(image: np.ndarray, _: float, signed: float) -> np.ndarray:
         picture = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image)

@@ -39,7 +39,7 @@ class Delivery:
         return payloads + RECORD_OBJECT_BYTES * len(self.records)
 
     def part(self, begin: int, end: int) -> "Delivery":
-        """Only these rows."""
+        """The delivery of only these rows."""
         ids, epochs, seed = self.rows
         before, last = (int((ids[:at] >= 0).sum()) for at in (begin, end))
         return Delivery(Rows(ids[begin:end], epochs[begin:end], seed), self.records[before:last])

@@ -209,7 +209,7 @@ class _File:
             self._merged(self._storage.read(path), {})
 
     def add(self, new: Iterable[BadRecord]) -> None:
-        """Only warns if the file cannot be written: the run is meant to continue."""
+        """Adds records. Only warns if the file cannot be written: the run is meant to continue."""
         lines = {bad.where: (bad.record_id, json.dumps(asdict(bad)).encode()) for bad in new}
         try:
             self._storage.update(self._path, lambda old: self._merged(old or b"", lines))

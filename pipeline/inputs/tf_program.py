@@ -88,7 +88,8 @@ class TfProgram:
 
 
 def _spec(program: Any, rows: np.ndarray) -> Mapping[str, Any]:
-    """As of a DatasetInput; batches of tuples have none, because only tf.data delivers them."""
+    """The spec, as of a DatasetInput; batches of tuples have none, because only tf.data delivers
+    them."""
     if not isinstance(program.element_spec, dict):
         return {}
 

@@ -40,7 +40,7 @@ def _opened(storage: Storage, uri: str) -> Iterator[BinaryIO]:
 
 
 def arrow_cells(storage: Storage, uri: str) -> dict[str, Sequence[Any]]:
-    """For each column, cells such as it may hold, or a tuple of its classes' names; None for texts,
+    """Cells such as each column may hold, or a tuple of its classes' names; None for texts,
     to be looked at.
 
     Raises RawDataError."""
@@ -208,7 +208,7 @@ def _examples(kind: Any) -> list[Any]:
 
 
 def _cells(array: Any, names: Sequence[str] | None) -> list[Any]:
-    """As Python objects; equal texts as one object."""
+    """The cells as Python objects; equal texts as one object."""
     if types.is_dictionary(array.type):
         names, array = array.dictionary.to_pylist(), array.indices
     cells = array.cast(_plain(array.type)).to_pylist()

@@ -133,8 +133,8 @@ class Manifest:
 
 
 def _entry_json(entry: SplitEntry) -> dict[str, Any]:
-    """Without totals where there are none, so that other datasets keep the manifests that they
-    always had."""
+    """The entry as JSON, without totals where there are none, so that other datasets keep the
+    manifests that they always had."""
     fields = dataclasses.asdict(entry)
     return (
         fields

@@ -150,8 +150,8 @@ def _feature_json(feature: Feature) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ColumnStatistics:
-    """Of the values of one column that are not missing. deviation: of the population. categories:
-    class -> count."""
+    """Statistics of the values of one column that are not missing. deviation: of the population.
+    categories: class -> count."""
 
     count: Count
     missing: Count
@@ -171,8 +171,8 @@ class _File:
 
 
 def read_statistics(storage: Storage, directory: str) -> Mapping[str, Statistics]:
-    """By split and column; empty where no table was converted. Raises SchemaError for a damaged
-    file."""
+    """Statistics by split and column; empty where no table was converted. Raises SchemaError for a
+    damaged file."""
     path = join(directory, COLUMNS_FILE)
     if not storage.exists(path):
         return {}

@@ -155,7 +155,7 @@ def _required_by_key(kind: Any) -> Mapping[str, bool]:
 
 
 def _bare(kind: Any) -> Any:
-    """Without `| None` and bounds."""
+    """The type without `| None` and bounds."""
     if get_origin(kind) in (Union, UnionType):
         return _bare(next(one for one in get_args(kind) if one is not NoneType))
     return get_args(kind)[0] if get_origin(kind) is Annotated else kind
@@ -214,7 +214,7 @@ def unsealed(file: JsonFile, data: bytes, hint: str = "") -> tuple[dict[str, Any
 
 
 def read_sealed(file: JsonFile, data: bytes, kind: type[T]) -> T:
-    """As JsonFile.read. Raises file.error also if the checksum is wrong or missing."""
+    """Reads like JsonFile.read. Raises file.error also if the checksum is wrong or missing."""
     fields, has_checksum = unsealed(file, data)
     if not has_checksum:
         raise file.misfit("it has no checksum.")

@@ -227,7 +227,7 @@ def tfds_labels(tfds: Mapping[str, str]) -> Labels | None:
 
 
 def tfds_classes(tfds: Mapping[str, str]) -> Labels | None:
-    """As tfds_labels. A ClassLabel that has only a number of classes, such as mnist's, gets the
+    """Like tfds_labels. A ClassLabel that has only a number of classes, such as mnist's, gets the
     names "0", "1", ...
 
     Only for readers: a conversion lists real names."""

@@ -59,7 +59,7 @@ class Content:
 
 
 def compressions(storage: Storage, files: Mapping[str, Stat]) -> dict[str, Compression]:
-    """By path: of the files whose first bytes show one."""
+    """The compression by path, of the files whose first bytes show one."""
     filled = [path for path, stat in files.items() if stat.bytes]
     heads = storage.read_ranges((path, 0, min(HEADER_BYTES, files[path].bytes)) for path in filled)
     return {
@@ -288,8 +288,8 @@ class SequentialReading(Iterable[list[Record]]):
         del self._owners[cursor]
 
     def _batch_bytes(self) -> int:
-        """So that all cursors together hold at most half the budget; held_bytes does not include
-        it."""
+        """The size with which all cursors together hold at most half the budget; held_bytes does
+        not include it."""
         most = MOST_REMOTE_BATCH_BYTES if self._storage.remote else MOST_BATCH_BYTES
         return min(
             most, max(LEAST_BATCH_BYTES, self._ahead_bytes // (2 * max(1, len(self._owners))))

@@ -186,8 +186,8 @@ class OpenFiles:
         self._opened = functools.lru_cache(FILES)(_OpenFile)
 
     def read(self, path: str, offset: int, size: int) -> bytes:
-        """At most `size` bytes; fewer at the end of the file, after a signal, and above 2 GiB.
-        Raises OSError."""
+        """Reads at most `size` bytes; fewer at the end of the file, after a signal, and above 2
+        GiB. Raises OSError."""
         file = self._opened(path)
         return os.pread(file.fd, size, offset)
 

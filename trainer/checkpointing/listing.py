@@ -188,7 +188,7 @@ class KeepPolicy:
 
 
 def best_step(measured: Metrics, steps: Collection[int], metric: str, mode: str) -> int | None:
-    """Of these steps, the one with the largest ("max") or smallest ("min") value, the earliest if
+    """The one of these steps with the largest ("max") or smallest ("min") value, the earliest if
     equal.
 
     None if none of them was evaluated."""

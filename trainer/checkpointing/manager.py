@@ -293,7 +293,7 @@ class CheckpointManager:
         return step in self._evaluations.read()
 
     def best(self, steps: Collection[int] | None = None) -> int | None:
-        """Of these steps (default: all), that of the best checkpoint by keep_best; None if none was
+        """The step of the best checkpoint by keep_best among these (default: all); None if none was
         evaluated."""
         metric, mode = self._config.keep_best, self._config.keep_best_mode
         steps = self.steps() if steps is None else steps

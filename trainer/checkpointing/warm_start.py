@@ -46,7 +46,7 @@ class WarmStart:
 
     @property
     def renames(self) -> tuple[tuple[str, re.Pattern[str], str], ...]:
-        """Of each init_rename: its pattern as given and as a regular expression, and the
+        """Each init_rename: its pattern as given and as a regular expression, and the
         replacement.
 
         Raises OptionError for another form."""

@@ -81,7 +81,7 @@ def _of_infeed(path: str, ema: bool) -> Weights:
 
 
 def _of_orbax(path: str) -> Weights:
-    """Of any checkpoint that Orbax's StandardCheckpointer or PyTreeCheckpointer wrote.
+    """The weights of any checkpoint that Orbax's StandardCheckpointer or PyTreeCheckpointer wrote.
 
     Names are paths joined with "/", without the "value" that ends each path of an nnx.State."""
     check_tree(open_storage(path), path)

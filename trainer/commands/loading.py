@@ -258,7 +258,7 @@ def _all_flags(recipe: type[Recipe]) -> type:
 
 
 def _names(flags: type) -> set[str]:
-    """Of the settings that have a flag."""
+    """The names of the settings that have a flag."""
     fixed = tyro.conf.Fixed
     return {
         each.name

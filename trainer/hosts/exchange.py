@@ -134,7 +134,7 @@ class Exchange:
         return self._store.by_host(f"{self._call}/{name}")
 
     def common_end(self) -> "CommonEnd":
-        """For one pass over an input."""
+        """The common end of one pass over an input."""
         return CommonEnd(self, self._next("read"))
 
     def _next(self, name: str) -> str:

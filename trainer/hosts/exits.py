@@ -53,14 +53,14 @@ class Ending(ShortInNotebooks):
 
 
 class Preempted(Ending, SystemExit):
-    """By SIGTERM. As a SystemExit it passes `except Exception`, and ends a program that does not
-    catch it with EXIT_PREEMPTED and no traceback."""
+    """Raised after SIGTERM. As a SystemExit it passes `except Exception`, and ends a program that
+    does not catch it with EXIT_PREEMPTED and no traceback."""
 
     exit_code = EXIT_PREEMPTED
 
 
 class Interrupted(Ending, KeyboardInterrupt):
-    """By SIGINT, as Ctrl-C sends it. A program that catches it may make other calls."""
+    """Raised after SIGINT, as Ctrl-C sends it. A program that catches it may make other calls."""
 
     exit_code = EXIT_INTERRUPTED
 
@@ -137,7 +137,7 @@ class Watcher:
         return signal.getsignal(number) == self._handle
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        """In the main thread, once that runs Python."""
+        """Handles a signal in the main thread, once that runs Python."""
         if (fd := signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)) != self._write:
             signal.set_wakeup_fd(fd)  # an event loop's: the thread did not hear it
             os.write(self._write, bytes([number]))
@@ -158,7 +158,7 @@ class Watcher:
                 call.tick()
 
     def forget(self) -> None:
-        """In a forked process, which has no such thread."""
+        """Forgets the thread in a forked process, which has none."""
         for number, (handler, *_) in PYTHONS.items():
             if self._handles(number):
                 signal.signal(number, handler)

@@ -46,7 +46,7 @@ def report(store: Store, call: int, text: str, stuck: bool = False) -> Failure:
 
 
 def report_error(store: Store, call: int, error: BaseException) -> Failure:
-    """As report."""
+    """Reports an error; see report."""
     text = (
         str(error)
         if isinstance(error, InfeedError | Ending)
@@ -62,8 +62,8 @@ def failure_of(store: Store) -> Failure | None:
 
 
 def depart(store: Store) -> None:
-    """Before this process ends. Host 0 waits until the others have said why they end: JAX aborts
-    them after it."""
+    """Prepares for the end of this process. Host 0 waits until the others have said why they end:
+    JAX aborts them after it."""
     with suppress(StoreError):
         store.put(f"{GONE}/{store.index}", True)
         if store.count > 1 and store.index == 0:

@@ -135,7 +135,8 @@ class Supervisor:
         self.check_asked()
 
     def asked_anywhere(self) -> Decision | None:
-        """On host 0: to end, because any process of the run was asked to; None if none was."""
+        """The decision of host 0 to end, because any process of the run was asked to; None if none
+        was."""
         for host, name in sorted(({0: self._asked} | self._others).items()):
             if name:
                 where = "" if self.alone else f" on host {host} of {self.exchange.count}"

@@ -84,7 +84,8 @@ class Steps:
 
     @classmethod
     def of_epoch(cls, steps: int | None, k: int) -> "Steps":
-        """Of an epoch of this many steps; None: single ones, until the input ends."""
+        """The dispatches of an epoch of this many steps; None: single ones, until the input
+        ends."""
         if steps is not None:
             return cls.planned(0, steps, k)
         return cls(0, None, partial(itertools.repeat, 1), frozenset([1]))

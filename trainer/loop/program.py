@@ -152,8 +152,8 @@ def has_convolution(jaxpr: Any) -> bool:
 
 
 def flops(jaxpr: Any) -> float:
-    """Of the products of matrices and the convolutions in a (closed) jaxpr, over all devices: two
-    per multiply-add.
+    """The operations of products of matrices and convolutions in a (closed) jaxpr, over all
+    devices: two per multiply-add.
 
     Counts what is computed: a rematerialized product twice, the largest branch of a condition, the
     body of a scan as often as it runs, that of a while_loop once. Leaves out the kernels of Pallas
@@ -202,7 +202,7 @@ def _taps(
     spread: int,
     dilation: int,
 ) -> int:
-    """In one dimension, how many pairs of an output and a weight meet an element, not padding or a
+    """How many pairs, in one dimension, of an output and a weight meet an element, not padding or a
     gap between two."""
     at = np.arange(out)[:, None] * stride + np.arange(right) * dilation - padding[0]
     return int(np.sum((at >= 0) & (at <= (left - 1) * spread) & (at % spread == 0)))

@@ -148,7 +148,7 @@ class TrainMonitor(AbstractContextManager):
         return speed
 
     def speed(self, steps: int) -> Speed:
-        """Over this many steps, from the first dispatch to the last result."""
+        """The speed over this many steps, from the first dispatch to the last result."""
         return Speed.of(steps, self._size, self._seconds, self._feeder.wait_seconds)
 
     @contextmanager

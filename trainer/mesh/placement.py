@@ -53,8 +53,8 @@ class Placement:
         axes: BatchAxes = ROWS_FIRST,
         rules: Sequence[Rule] = (),
     ) -> "Placement":
-        """Over these jax devices in this order; default: all, neighbors on a TPU's network next to
-        each other.
+        """Places on these jax devices in this order; default: all, neighbors on a TPU's network
+        next to each other.
 
         sizes: of the axes, of which model varies fastest. data has the devices that the others
         leave."""
@@ -221,7 +221,7 @@ def split_parameters(
 
 
 def spec_by(rules: Iterable[Rule], name: str) -> P | None:
-    """By the first rule that matches the name of a parameter. None: no rule does."""
+    """The spec of the first rule that matches the name of a parameter; None if no rule does."""
     return next((P(*axes) for pattern, axes in rules if fnmatchcase(name, pattern)), None)
 
 

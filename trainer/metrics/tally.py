@@ -222,8 +222,8 @@ def _state(name: str, metric: Metric, losses: Array, outputs: Any, batch: Batch)
 
 
 def _wide(leaf: Any) -> Array:
-    """In 32 bits, so that counts do not overflow, and not weakly typed, which a loop could not
-    carry."""
+    """The leaf in 32 bits, so that counts do not overflow, and not weakly typed, which a loop could
+    not carry."""
     leaf = jnp.asarray(leaf)
     if leaf.dtype.kind not in WIDE:
         raise InputError(

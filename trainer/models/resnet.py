@@ -236,7 +236,7 @@ class Block(nnx.Module):
         )
 
     def __call__(self, x: Array, mask: Array | None) -> Array:
-        """As ResNet's, for the features [b, height, width, channels] before the block."""
+        """Like ResNet's, for the features [b, height, width, channels] before the block."""
         y = x
         for number in range(1, len(self.convs) + 1):
             y = y if number == 1 else nnx.relu(y)
@@ -251,7 +251,7 @@ class PaddedShortcut(nnx.Module):
         self.stride, self.added = stride, added
 
     def __call__(self, x: Array, _: Array | None) -> Array:
-        """As ConvNorm's."""
+        """See ConvNorm."""
         strided = x[:, :: self.stride, :: self.stride]
         return jnp.pad(strided, ((0, 0), (0, 0), (0, 0), (0, self.added)))
 
@@ -273,7 +273,7 @@ class ConvNorm(nnx.Module):
         self.norm = BatchNorm(features, rngs=rngs, span=bn_span)
 
     def __call__(self, x: Array, mask: Array | None) -> Array:
-        """As ResNet's, without a rectifier."""
+        """Like ResNet's, without a rectifier."""
         return self.norm(self.conv(x), mask)
 
 

@@ -48,8 +48,8 @@ def rematerialized(layer: Callable[..., Any], remat: Remat) -> Callable[..., Any
 
 
 class KeysAndValues(NamedTuple):
-    """Of the tokens so far, [layers, b, length, heads, features]: what a step of Transformer needs
-    of them."""
+    """The keys and values of the tokens so far, [layers, b, length, heads, features]: what a step
+    of Transformer needs of them."""
 
     keys: Array
     values: Array
@@ -211,12 +211,12 @@ class Attention(nnx.Module):
         )
 
     def __call__(self, x: Array, positions: Array, segment_ids: Array) -> Array:
-        """As Layer's."""
+        """See Layer."""
         query, key = (rotated(project(x), positions) for project in (self.query, self.key))
         return self.out(self.attend(query, key, self.value(x), segment_ids))
 
     def step(self, x: Array, positions: Array, state: KeysAndValues) -> tuple[Array, KeysAndValues]:
-        """As Layer's."""
+        """See Layer."""
         query, key = (rotated(project(x), positions) for project in (self.query, self.key))
         place = (0, positions[0, 0], 0, 0)
         added = zip(state, (key, self.value(x)), strict=True)

@@ -114,7 +114,8 @@ class ImageData:
 
 
 def image_data(config: Any, description: Description | None) -> ImageData:
-    """From the flags, or else from the features and class names that describe the model's data.
+    """The data by the flags, or else by the features and class names that describe the model's
+    data.
 
     config: the images recipe, which imports this module; image_key, label_key and num_classes are
     its flags. Raises OptionError, which names the flag to give, if these are ambiguous."""

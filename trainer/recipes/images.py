@@ -124,14 +124,14 @@ class Config(DataRecipe):
         object.__setattr__(self, "bn_span", fitting_span(self.bn_span, self.trainer, self.tiny))
 
     def check(self) -> None:
-        """As DataRecipe.check. Raises OptionError if the features to read are ambiguous or
+        """Checks like DataRecipe.check. Raises OptionError if the features to read are ambiguous or
         missing."""
         super().check()
         _ = self.image_data
 
     @cached_property
     def image_data(self) -> ImageData:
-        """From the flags, or else from the description of the data."""
+        """The data by the flags, or else by their description."""
         return image_data(self, self.description)
 
     @property
@@ -223,7 +223,7 @@ class Config(DataRecipe):
         )
 
     def eval_input(self) -> Any:
-        """As train_input, in order and cropped at the center."""
+        """Like train_input, in order and cropped at the center."""
         from pipeline.datasets import eval_dataset
 
         keys = (IMAGE, self.image_data.label)
@@ -236,7 +236,7 @@ class Config(DataRecipe):
         )
 
     def class_names(self) -> "Mapping[str, Labels]":
-        """Of the predicted class."""
+        """The names of the predicted class."""
         return {"class": self.image_data.labels}
 
     def prediction(self, values: dict[str, Any]) -> Mapping[str, Any]:

@@ -55,8 +55,8 @@ class LabelledImages(DataRecipe):
         return ()
 
     def check(self) -> None:
-        """As DataRecipe.check. Raises OptionError if the records lack the features that this recipe
-        reads, or have other classes."""
+        """Checks like DataRecipe.check. Raises OptionError if the records lack the features that
+        this recipe reads, or have other classes."""
         super().check()
         features = getattr(self.eval_records.info.layout, "features", {})
         for key in (ENCODED, LABEL):
@@ -75,7 +75,7 @@ class LabelledImages(DataRecipe):
             )
 
     def class_names(self) -> "Mapping[str, Labels]":
-        """Of the predicted class, if they are stored with the data."""
+        """The names of the predicted class, if they are stored with the data."""
         return {"class": self._labels} if self._labels else {}
 
     @property
@@ -104,7 +104,7 @@ class LabelledImages(DataRecipe):
         return train_dataset(self.train_records, ops=ops, keys=(IMAGE, LABEL))
 
     def eval_input(self) -> Any:
-        """As train_input, in order and not augmented."""
+        """Like train_input, in order and not augmented."""
         from pipeline.datasets import eval_dataset
 
         return eval_dataset(self.eval_records, ops=[self._decoding()], keys=(IMAGE, LABEL))

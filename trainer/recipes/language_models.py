@@ -95,8 +95,8 @@ class PackedText(DataRecipe):
         return self.description.text
 
     def check(self) -> None:
-        """As DataRecipe.check. Raises OptionError for data other than packed text, and for a prompt
-        that is too long or that the tokenizer cannot represent."""
+        """Checks like DataRecipe.check. Raises OptionError for data other than packed text, and for
+        a prompt that is too long or that the tokenizer cannot represent."""
         super().check()
         row = (self.text_info.sequence_length,)
         features = getattr(self.eval_records.info.layout, "features", {})
@@ -179,7 +179,7 @@ class PackedText(DataRecipe):
         return train_dataset(self.train_records, keys=KEYS)
 
     def eval_input(self) -> Any:
-        """As train_input, in order."""
+        """Like train_input, in order."""
         from pipeline.datasets import eval_dataset
 
         return eval_dataset(self.eval_records, keys=KEYS)

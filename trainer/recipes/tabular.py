@@ -105,17 +105,18 @@ class Config(DataRecipe):
         return self.statistics[self.predicted].categories
 
     def check(self) -> None:
-        """As DataRecipe.check. Raises OptionError for columns that the table does not have."""
+        """Checks like DataRecipe.check. Raises OptionError for columns that the table does not
+        have."""
         super().check()
         _ = self.inputs
 
     def class_names(self) -> Mapping[str, Labels]:
-        """Of the predicted class."""
+        """The names of the predicted class."""
         return {"class": Labels(self.predicted, 0, tuple(self._classes))} if self._classes else {}
 
     @cached_property
     def row_classes(self) -> Mapping[str, Mapping[str, int]]:
-        """As DataRecipe.row_classes, of the inputs."""
+        """The classes of the inputs; see DataRecipe.row_classes."""
         return {
             name: {each: number for number, each in enumerate(classes)}
             for name in self.inputs
@@ -129,8 +130,8 @@ class Config(DataRecipe):
         return Schema(schema.name, {**schema.features, **floats})
 
     def row_record(self, cells: Mapping[str, Any]) -> "Mapping[str, Value]":
-        """As DataRecipe.row_record; classes by name. What a row lacks, and a class never seen, is
-        missing."""
+        """See DataRecipe.row_record; classes are given by name. What a row lacks, and a class never
+        seen, is missing."""
         values = {name: cells.get(name, [None] * size) for name, size in self.inputs.items()}
         values |= {
             name: class_number(numbers, cells.get(name))
@@ -162,7 +163,7 @@ class Config(DataRecipe):
         return train_dataset(self.train_records, keys=keys)
 
     def eval_input(self) -> Any:
-        """As train_input, in order."""
+        """Like train_input, in order."""
         from pipeline.datasets import eval_dataset
 
         return eval_dataset(self.eval_records, keys=(*self.inputs, self.predicted))

@@ -48,14 +48,14 @@ class Speed:
 
     @classmethod
     def of(cls, steps: int, size: "StepSize", seconds: float, wait_seconds: float) -> "Speed":
-        """From totals; `seconds` must be above 0."""
+        """The speed from totals; `seconds` must be above 0."""
         rate = steps / seconds
         tflops = None if size.flops is None else rate * size.flops / 1e12
         mfu = None if tflops is None or size.peak_tflops is None else tflops / size.peak_tflops
         return cls(rate, rate * size.batch, min(1.0, wait_seconds / seconds), tflops, mfu)
 
     def scalars(self) -> dict[str, float]:
-        """For TensorBoard."""
+        """The numbers for TensorBoard."""
         return {
             f"speed/{name}": value
             for name, value in dataclasses.asdict(self).items()

@@ -105,7 +105,7 @@ class _Trace:
         return SeenBatch(step, self._origins, ids, rows.epochs, replaced=replaced, masked=masked)
 
     def _position(self, step: int) -> Position:
-        """Of the input, before this step."""
+        """The position of the input before this step."""
         state, steps, order = self._start.position, step - 1 - self._start.step, self._order
         return order.advance(Position(state["epoch"], state["records"]), steps)
 
@@ -235,7 +235,7 @@ class SeenRecord:
         return "" if self.replaces is None else f"in place of bad record {self.replaces}"
 
     def to_json(self) -> dict[str, Any]:
-        """As a flat dict."""
+        """The record as a flat dict."""
         flat = asdict(self)
         return flat | flat.pop("place")
 

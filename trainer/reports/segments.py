@@ -244,7 +244,7 @@ Hint = Callable[[int], str]
 
 
 def no_hint(_: int) -> str:
-    """For runs that leave no history."""
+    """The hint of runs that leave no history: none."""
     return ""
 
 

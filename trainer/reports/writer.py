@@ -241,8 +241,8 @@ class Reports:
         self._each(write)
 
     def steps(self, first: int, columns: Mapping[str, np.ndarray]) -> None:
-        """As `scalars`, for the steps first, first + 1, ...; `columns` has the values of each name,
-        [steps]."""
+        """Writes like `scalars`, for the steps first, first + 1, ...; `columns` has the values of
+        each name, [steps]."""
         self._each(lambda file: file.steps(first, columns))
 
     def image(self, step: int, tag: str, images: Any) -> None:

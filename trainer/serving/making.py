@@ -224,8 +224,8 @@ class ServedExamples:
 
     @classmethod
     def first_of(cls, source: Input, needed: Collection[str], count: int) -> "ServedExamples":
-        """Up to `count` records of an input that has them in its first batch. needed: the arrays of
-        the model."""
+        """The first records, up to `count`, of an input that has them in its first batch. needed:
+        the arrays of the model."""
         batches = source.batches(source.info.start)
         batch = next(batches)
         getattr(batches, "close", lambda: None)()
@@ -234,7 +234,7 @@ class ServedExamples:
         return cls(arrays, len(rows), _serving(source if INDEX in arrays else None, needed))
 
     def tolerances(self, tolerance: float) -> dict[str, float]:
-        """By signature. tolerance: of one that decodes no images."""
+        """The tolerance by signature. tolerance: of one that decodes no images."""
         images = self.serving is not None and decodes_images(self.serving)
         decoded = max(tolerance, IMAGE_TOLERANCE) if images else tolerance
         return {SERVING_DEFAULT: decoded, FEATURES: decoded, ARRAYS: tolerance}
@@ -351,7 +351,7 @@ def _serving(source: Any, needed: Collection[str]) -> Serving | None:
 def _signature_facts(
     signatures: Mapping[str, Signature], predictions: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Per signature its inputs, argument -> name, shape and dtype; and the predictions, name ->
+    """The inputs of each signature, argument -> name, shape and dtype; and the predictions, name ->
     shape and dtype."""
     outputs = {
         name: {

@@ -115,7 +115,7 @@ def _check(
 
 
 def dependencies(closed: ClosedJaxpr) -> list[frozenset[int]]:
-    """For each output of a traced function, the numbers of the inputs that it depends on."""
+    """The numbers of the inputs that each output of a traced function depends on."""
     outputs = range(len(closed.jaxpr.outvars))
     used = (
         dce_jaxpr(closed.jaxpr, [place == output for place in outputs])[1] for output in outputs

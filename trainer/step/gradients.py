@@ -151,7 +151,7 @@ def _added(
 
 
 def squares(tree: Any) -> list[Array]:
-    """For every floating-point or complex array, the sum of its squares, in float32 or wider.
+    """The sum of squares of every floating-point or complex array, in float32 or wider.
 
     The root of their sum is the L2 norm of all arrays as one vector."""
     return [_square_sum(leaf) for _, leaf in _inexact(tree)]
