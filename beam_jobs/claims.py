@@ -47,7 +47,8 @@ class Claim:
     @staticmethod
     def of(plan: SplitPlan) -> "Claim":
         """The claim that a plan makes."""
-        total, job = plan.total, plan.job
+        total = plan.total
+        job = plan.job
         files = (
             source
             for source in job.sources_of(plan.split)
@@ -75,7 +76,8 @@ def check_claim(storage: Storage, plan: SplitPlan) -> None:
     nothing.
 
     Renews the claim of the same plan, if the raw data have changed where that does not matter."""
-    job, mine = plan.job, Claim.of(plan)
+    job = plan.job
+    mine = Claim.of(plan)
     check_mergeable(find_manifest(job.output_dir, storage), job)
     if not storage.exists(claim_path(plan)):
         _check_vacant(storage, plan)
@@ -102,7 +104,8 @@ def check_claim(storage: Storage, plan: SplitPlan) -> None:
 def claim(storage: Storage, plan: SplitPlan) -> None:
     """Claims the split for this plan, after check_claim of all splits of its job. Raises like
     that."""
-    path, mine = claim_path(plan), Claim.of(plan)
+    path = claim_path(plan)
+    mine = Claim.of(plan)
     if storage.create(path, sealed_line(dataclasses.asdict(mine))):
         return
     check_claim(storage, plan)  # another plan may have come first
@@ -128,7 +131,8 @@ def _resume(storage: Storage, plan: SplitPlan, there: Claim) -> None:
     since then.
 
     With --verify-existing the bytes decide, so the commit renews the claim (see write)."""
-    job, mine = plan.job, Claim.of(plan)
+    job = plan.job
+    mine = Claim.of(plan)
     if there.raw_checksum == mine.raw_checksum or job.verify_existing:
         return
     if change := first_change(storage, plan, there.plan, there.num_shards, there.seed):
@@ -158,10 +162,8 @@ def check_mergeable(there: Manifest | None, job: ConversionJob) -> None:
             f"schema {converter.schema.name!r}. Give another directory, or convert all splits "
             "again with --overwrite."
         )
-    storage, files = (
-        open_storage(job.output_dir),
-        converter.files() if isinstance(converter, Packer) else {},
-    )
+    storage = open_storage(job.output_dir)
+    files = converter.files() if isinstance(converter, Packer) else {}
     paths = {join(job.output_dir, name): content for name, content in files.items()}
     if others := [
         path
@@ -177,7 +179,8 @@ def check_mergeable(there: Manifest | None, job: ConversionJob) -> None:
 
 def renew_claim(storage: Storage, plan: SplitPlan) -> None:
     """Updates the claim, once all shards are proven to match the current raw data."""
-    path, mine = claim_path(plan), Claim.of(plan)
+    path = claim_path(plan)
+    mine = Claim.of(plan)
     if _read(storage, path, plan).raw_checksum != mine.raw_checksum:
         _publish(storage, path, mine)
 
@@ -200,7 +203,8 @@ def _publish(storage: Storage, path: str, mine: Claim) -> None:
 def _check_vacant(storage: Storage, plan: SplitPlan) -> None:
     """Raises ConversionError if a split of this name exists without a claim, so something else
     wrote it."""
-    output_dir, split = plan.job.output_dir, plan.split
+    output_dir = plan.job.output_dir
+    split = plan.split
     shards = naming.shard_files(split, None, plan.job.converter.schema.files)
     found = [name for name in _names(storage, output_dir) if fnmatchcase(name, shards)]
     manifest = find_manifest(output_dir, storage)
@@ -223,7 +227,8 @@ def _check_vacant(storage: Storage, plan: SplitPlan) -> None:
 def _check_free(storage: Storage, plan: SplitPlan) -> None:
     """Raises ConversionError if something else has a name that the commit needs. All conversions
     into this directory share the files for TFDS, so only the first one can find somebody else's."""
-    output_dir, converter = plan.job.output_dir, plan.job.converter
+    output_dir = plan.job.output_dir
+    converter = plan.job.converter
     names = [
         naming.index_file(plan.split),
         naming.rejects_file(plan.split),
@@ -270,7 +275,8 @@ def _read(storage: Storage, path: str, plan: SplitPlan) -> Claim:
 def _agreed(storage: Storage, plan: SplitPlan) -> Claim | None:
     """This plan's claim if intact receipts and the manifest agree that it owns the split, or if
     nothing was written."""
-    output_dir, split = plan.job.output_dir, plan.split
+    output_dir = plan.job.output_dir
+    split = plan.split
     receipts = f"{naming.shard_files(split, None)}.json"
     names = [
         name for name in storage.list(join(output_dir, "_shards")) if fnmatchcase(name, receipts)

@@ -80,7 +80,8 @@ class RecordSums:
         features = converter.schema.features if self._classes is not None else {}
         numbers = {key: feature for key, feature in features.items() if feature.dtype != "bytes"}
         self._parse = ExampleParser(numbers) if numbers else None
-        self._records, self._bytes = list[bytes](), 0
+        self._records = list[bytes]()
+        self._bytes = 0
         self._columns = defaultdict[str, ColumnSums](ColumnSums)
 
     def add(self, payload: Sequence[bytes]) -> None:
@@ -97,5 +98,6 @@ class RecordSums:
             for key, found in self._parse(self._records).items():
                 values = found.values if isinstance(found, Ragged) else found.ravel()
                 self._columns[key].add(ColumnSums.of(values, classes=key in (self._classes or {})))
-            self._records, self._bytes = [], 0
+            self._records = []
+            self._bytes = 0
         return dict(self._columns)

@@ -130,7 +130,8 @@ def commit_split(
 
     Raises ConversionError if records were lost or, after writing the ledger, if too many were
     rejected."""
-    job, split = plan.job, plan.split
+    job = plan.job
+    split = plan.split
     summaries = list(summaries)
     written = sorted(written, key=lambda each: each.shard)
     check_scanned(plan, summaries)
@@ -165,7 +166,8 @@ def commit_split(
         update_statistics(storage, job.output_dir, split, columns)
     _publish_manifest(storage, job, split, entry)
     _sweep(storage, plan)
-    done, warnings = in_words(summary), tuple(summary["warnings"])
+    done = in_words(summary)
+    warnings = tuple(summary["warnings"])
     verdict = Verdict(
         job.run_id, split, ok=True, message=done, rejected=len(rejected), warnings=warnings
     )
@@ -232,7 +234,8 @@ def _publish_manifest(storage: Storage, job: ConversionJob, split: str, entry: S
 def _sweep(storage: Storage, plan: SplitPlan) -> None:
     """Removes partial files that killed workers of this split left, and verdicts of earlier
     runs."""
-    output_dir, split = plan.job.output_dir, plan.split
+    output_dir = plan.job.output_dir
+    split = plan.split
     shards = shard_files(split, plan.num_shards, plan.job.converter.schema.files)
     storage.sweep(output_dir, [shards, MANIFEST_FILE, *SIDECAR_FILES])
     receipts = shard_files(split, plan.num_shards)

@@ -48,7 +48,8 @@ def write_shard(
     refs = in_order(plan.job.seed, plan.split, refs)
     if kept := _kept_shard(raw, output, plan, shard, refs):
         return kept, True
-    good, bad = refs.take(refs.good), refs.take(~refs.good)
+    good = refs.take(refs.good)
+    bad = refs.take(~refs.good)
     with output.publish(join(output_dir, plan.shard_file(shard))) as sink:
         writing = _Writing(plan, sink)
         for ref in bad:
@@ -104,7 +105,8 @@ class _Writing:
 
     def _append(self, payload: Sequence[bytes]) -> None:
         """Writes a framed record. The payload is in pieces, because joining them would copy it."""
-        length, crc = sum(map(len, payload)), crc32c_of(payload)
+        length = sum(map(len, payload))
+        crc = crc32c_of(payload)
         header, footer = frame_ends(length, crc)
         for piece in (header, *payload, footer):
             self.sink.write(piece)
@@ -145,7 +147,8 @@ def _kept_shard(
 
     With --verify-existing, reads all bytes of the shard and of its raw data first. Raises
     RawDataError if the shard was written from other raw data."""
-    job, receipt = plan.job, finished_shard(output, plan, shard)
+    job = plan.job
+    receipt = finished_shard(output, plan, shard)
     if receipt is None:
         return None
     by_bytes = job.verify_existing
@@ -153,7 +156,8 @@ def _kept_shard(
         return receipt
     if by_bytes and not _holds(output, plan, receipt, refs):
         return None
-    before, rows = recorded_rows(receipt), raw_rows(job.seed, plan.split, refs)
+    before = recorded_rows(receipt)
+    rows = raw_rows(job.seed, plan.split, refs)
     if by_bytes:
         rows["crc32c"] = raw_crcs(job, raw, refs)
     column = "crc32c" if by_bytes else "version"
@@ -203,10 +207,8 @@ def _holds(storage: Storage, plan: SplitPlan, receipt: Receipt, refs: References
     rows.
 
     The receipt proves itself, so what it states of the records that were written needs no proof."""
-    path, checksum = (
-        join(plan.job.output_dir, plan.shard_file(receipt.shard)),
-        google_crc32c.Checksum(),
-    )
+    path = join(plan.job.output_dir, plan.shard_file(receipt.shard))
+    checksum = google_crc32c.Checksum()
     for _ in pieces_of(storage, path, receipt.bytes, _PIECE_BYTES, checksum):
         pass  # each piece goes into the checksum
     return (

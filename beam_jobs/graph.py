@@ -164,10 +164,8 @@ def _assign(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -
             yield _key(job, split, shard), refs
         return
     summaries = list(values)
-    plans, storage = (
-        [_plan(job, split, sums, sampled) for split in job.splits],
-        open_storage(job.output_dir),
-    )
+    plans = [_plan(job, split, sums, sampled) for split in job.splits]
+    storage = open_storage(job.output_dir)
     for plan in plans:  # before the first claim: a job that is refused leaves none
         with verdict_on_error(job, plan.split):
             check_scanned(plan, [s for s in summaries if job.sources[s.source].split == plan.split])
@@ -209,7 +207,8 @@ def _gather(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -
     if finished := [value for value in values if isinstance(value, Written)]:
         yield _ONE, finished[0]
         return
-    raw, output = raw_storage(job, split), open_storage(job.output_dir)
+    raw = raw_storage(job, split)
+    output = open_storage(job.output_dir)
     with verdict_on_error(job, split):
         plan = _plan(job, split, sums, sampled)
         receipt, reused = write_shard(raw, output, plan, shard, concat(values))
@@ -222,10 +221,13 @@ def _commit(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -
     """All results and summaries -> the verdict of each split. A single element, because splits
     share a manifest."""
     _, values = element
-    arrived, output, failures = list(values), open_storage(job.output_dir), list[InfeedError]()
+    arrived = list(values)
+    output = open_storage(job.output_dir)
+    failures = list[InfeedError]()
     plans = [_plan(job, split, sums, sampled) for split in job.splits]
     for plan in plans:
-        split, sources = plan.split, job.sources
+        split = plan.split
+        sources = job.sources
         summaries = [
             v for v in arrived if isinstance(v, SourceSummary) and sources[v.source].split == split
         ]
@@ -246,7 +248,8 @@ def _commit(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -
 
 def _plan(job: ConversionJob, split: str, sums: Sums, sampled: Samples) -> SplitPlan:
     number = job.splits.index(split)
-    low, high = number << _SHARD_BITS, (number + 1) << _SHARD_BITS
+    low = number << _SHARD_BITS
+    high = (number + 1) << _SHARD_BITS
     of_split = {key - low: value for key, value in sums.items() if low <= key < high}
     return SplitPlan(job, split, of_split, sampled.get(number, Sampled()))
 

@@ -112,7 +112,8 @@ def preview(job: ConversionJob) -> Iterator[SplitPreview]:
     below record size."""
     for split in job.splits:
         pieces: dict[int, list[References]] = defaultdict(list)
-        sources, empty = job.sources_of(split), list[Source]()
+        sources = job.sources_of(split)
+        empty = list[Source]()
         # A window that is packed takes hundreds of megabytes.
         at_once = os.cpu_count() or 1 if isinstance(job.converter, Packer) else _SCANS_AT_ONCE
         for source, batches in zip(
@@ -152,7 +153,8 @@ def _of_plan(
             rejected += [printable(f"{ref.key}: {ref.error}") for ref in refs.take(~refs.good)]
     scaled = tuple(plan.sampled.scaled(size) for size in shard_bytes.tolist())
     warnings = (*warnings, *empty_shards(plan, shard_records.tolist()))
-    records, rejected = int(shard_records.sum()), tuple(sorted(rejected))
+    records = int(shard_records.sum())
+    rejected = tuple(sorted(rejected))
     return SplitPreview(plan.split, plan.digest, records, rejected, scaled, warnings)
 
 
@@ -273,7 +275,9 @@ class _Bar:
     speed."""
 
     def __init__(self, job: ConversionJob, split: str, progress: Progress) -> None:
-        self._directory, self._split, self._progress = job.output_dir, split, progress
+        self._directory = job.output_dir
+        self._split = split
+        self._progress = progress
         self._task = progress.add_task(f"{split}: scanning", total=None, rate="")
         self._plan = ""  # --overwrite may replace the claim during the run
         self._missing: set[str] = set()  # receipts that do not exist yet
@@ -299,12 +303,15 @@ class _Bar:
         )
 
     def _begin(self, claim: Claim, names: set[str]) -> None:
-        self._plan, self._num_shards = claim.plan, claim.num_shards
+        self._plan = claim.plan
+        self._num_shards = claim.num_shards
         receipts = (
             receipt_file(self._split, shard, claim.num_shards) for shard in range(claim.num_shards)
         )
         self._missing = set(receipts) - names
-        self._began, self._records, self._bytes = time.monotonic(), 0, 0
+        self._began = time.monotonic()
+        self._records = 0
+        self._bytes = 0
         self._progress.reset(
             self._task, description=f"{self._split}: shards", total=self._num_shards, rate=""
         )

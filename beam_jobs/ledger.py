@@ -149,7 +149,8 @@ def receipts_of(
 def unfinished(plan: SplitPlan, shard: int, receipt: Receipt | None, there: Stat | None) -> str:
     """Why a shard of the plan is not finished; "" if it is. there: of its file, by size, and on
     gs:// by crc32c."""
-    output_dir, split = plan.job.output_dir, plan.split
+    output_dir = plan.job.output_dir
+    split = plan.split
     if receipt is None or (receipt.plan, receipt.split, receipt.shard) != (
         plan.digest,
         split,
@@ -218,7 +219,8 @@ def check_scanned(plan: SplitPlan, summaries: Iterable[SourceSummary]) -> None:
     """Raises ConversionError naming every source that the runner lost or scanned twice.
 
     Runs before the claim, so that such a run does not claim the split for a wrong plan."""
-    job, summaries = plan.job, list(summaries)
+    job = plan.job
+    summaries = list(summaries)
     expected = {number for number, source in enumerate(job.sources) if source.split == plan.split}
     problems = [
         *_miscounted(
@@ -307,14 +309,16 @@ def prove(storage: Storage, plan: SplitPlan, written: Sequence[Written]) -> Ledg
             )
         ],
     )
-    ledger, planned = Ledger(), plan.total
+    ledger = Ledger()
+    planned = plan.total
     for each, (stored, there) in zip(written, read_receipts(storage, plan), strict=True):
         receipt = stored if stored and stored.crc32c == each.crc32c else None
         problem = unfinished(plan, each.shard, receipt, there)
         if problem or receipt is None:
             raise ConversionError(problem)
         ledger.add(plan.shard_file(each.shard), receipt)
-    problems, rejected = [], len(ledger.rejected)
+    problems = []
+    rejected = len(ledger.rejected)
     if ledger.records + rejected != planned.records:
         problems.append(
             f"{planned.records} records scanned, {ledger.records} written, {rejected} rejected"

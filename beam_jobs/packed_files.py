@@ -70,10 +70,8 @@ def remove_packed_files(job: ConversionJob, split: str, *, of_job: bool = False)
     if not isinstance(job.converter, Packer):
         return
     directory = join(job.output_dir, "_scratch")
-    storage, mine = (
-        open_storage(directory),
-        {_name(job, source) for source in job.sources_of(split)},
-    )
+    storage = open_storage(directory)
+    mine = {_name(job, source) for source in job.sources_of(split)}
     if not of_job:
         storage.sweep(directory, [f"{split}.*"])
     packed = (_PACKED.fullmatch(name) for name in storage.list(directory))
@@ -88,7 +86,9 @@ def remove_packed_files(job: ConversionJob, split: str, *, of_job: bool = False)
 def _packed(
     job: ConversionJob, packer: Packer, source: Source, write: bool
 ) -> Iterator[References]:
-    raw, output, name = open_storage(source.uri), open_storage(job.output_dir), _name(job, source)
+    raw = open_storage(source.uri)
+    output = open_storage(job.output_dir)
+    name = _name(job, source)
     for number, window in enumerate(packer.windows(raw, source)):
         path = join(job.output_dir, f"_scratch/{name}-{number}")
         table = _find_table(output, path) if write else None
@@ -159,7 +159,8 @@ def _find_table(storage: Storage, path: str) -> dict[str, np.ndarray] | None:
 
 def _references(source: Source, path: str, table: Mapping[str, np.ndarray]) -> References:
     """References to the records of a packed file, then those to unusable raw data."""
-    files, size = files_of(source), table["size"]
+    files = files_of(source)
+    size = table["size"]
     columns = {
         name.removeprefix("column "): values
         for name, values in table.items()

@@ -155,7 +155,8 @@ def convert_sample(job: ConversionJob, sample: Sequence[Candidate]) -> Sampled:
             if isinstance(features, bytes)
             else encode_example(job.converter.schema, features)
         )
-        predicted, written = predicted + each.predicted, written + len(record) + FRAME_BYTES
+        predicted = predicted + each.predicted
+        written = written + len(record) + FRAME_BYTES
     return Sampled(predicted, written) if predicted else Sampled()
 
 

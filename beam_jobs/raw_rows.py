@@ -53,7 +53,8 @@ def read_rows(raw: Storage, refs: References) -> Iterator[tuple[Reference, bytes
 def raw_crcs(job: ConversionJob, raw: Storage, refs: References) -> np.ndarray:
     """uint32 [rows]: checksums of the rows' raw bytes, which it reads. Raises RawDataError,
     StorageError."""
-    crcs, good = np.zeros(len(refs), np.uint32), refs.take(refs.good)
+    crcs = np.zeros(len(refs), np.uint32)
+    good = refs.take(refs.good)
     crcs[refs.good] = np.fromiter(
         (crc32c(data) for _, data in read_rows(raw, good)), np.uint32, len(good)
     )

@@ -31,7 +31,8 @@ def check_places(raw_data: str, output_dir: str) -> None:
     for option, place in (("--raw-data-dir", raw_data), ("--output", output_dir)):
         if not place:
             raise OptionError(f"{option} is empty. Give a directory; the current one is '.'.")
-    raw, output = _parts(raw_data), _parts(output_dir)
+    raw = _parts(raw_data)
+    output = _parts(output_dir)
     if raw[: len(output)] == output and len(raw) > len(output):
         problem = (
             f"--output={output_dir} contains the raw data ({raw_data}): shards would be mixed with "
@@ -52,7 +53,8 @@ def check_places(raw_data: str, output_dir: str) -> None:
 def check_size(plan: SplitPlan) -> None:
     """Raises ConversionError if there are no records, or --target-shard-bytes would produce more
     shards than them."""
-    job, records = plan.job, plan.total.records
+    job = plan.job
+    records = plan.total.records
     if not records:
         raise ConversionError(
             f"split {plan.split!r} has no records: its sources contain nothing to convert. If it "
@@ -127,10 +129,8 @@ def summarize(
 
 def write_summary(storage: Storage, output_dir: str, summary: Mapping[str, Any]) -> None:
     """Publishes the report. If this run wrote no shards, keeps the report of the run that did."""
-    path, data = (
-        join(output_dir, summary_file(summary["split"])),
-        (json.dumps(summary, indent=1) + "\n").encode(),
-    )
+    path = join(output_dir, summary_file(summary["split"]))
+    data = (json.dumps(summary, indent=1) + "\n").encode()
     if summary["shards_finished_before"] == summary["shards"]:
         storage.create(path, data)
         return
@@ -139,7 +139,8 @@ def write_summary(storage: Storage, output_dir: str, summary: Mapping[str, Any])
 
 def in_words(summary: Mapping[str, Any]) -> str:
     """The report in one line."""
-    before, shards = summary["shards_finished_before"], summary["shards"]
+    before = summary["shards_finished_before"]
+    shards = summary["shards"]
     total = (
         f"{counted(summary['records'], 'record')}, {format_bytes(summary['bytes'])} in "
         f"{counted(shards, 'shard')}"

@@ -26,7 +26,8 @@ _PIECE_BYTES = 1 << 20
 # gzip ends with crc32 and size, zlib with adler32: a repaired file may be as long as the old one
 _TAIL_BYTES = 8
 # text compresses to about a tenth; gzip's limit is a thousandth
-_RATIO, _LEAST_BYTES = (100, 1 << 30)
+_RATIO = 100
+_LEAST_BYTES = 1 << 30
 
 
 class _Terminated(BaseException):
@@ -42,7 +43,8 @@ class Scratch:
     def __init__(self, output_dir: str, max_bytes: int | None = None):
         self.output_dir = output_dir
         self.max_bytes = max_bytes
-        self._paths, self._made = set[str](), set[str]()
+        self._paths = set[str]()
+        self._made = set[str]()
         self._kept = False
         self._failure: BaseException | None = (
             None  # other threads that are uncompressing stop with it, too
@@ -65,7 +67,8 @@ class Scratch:
     def uncompressed(self, raw: Storage, uri: str, compression: Compression = "gzip") -> str:
         """The path of the uncompressed file. Raises RawDataError if the compressed file is damaged
         or too large."""
-        output, stat = open_storage(self.output_dir), raw.stat(uri)
+        output = open_storage(self.output_dir)
+        stat = raw.stat(uri)
         tail = min(stat.bytes, _TAIL_BYTES)
         end = b"".join(raw.read_ranges([(uri, stat.bytes - tail, tail)]))
         version = f"{uri}\0{stat}\0".encode("utf-8", "surrogateescape") + end
@@ -94,7 +97,8 @@ class Scratch:
         return path
 
     def _bounded(self, pieces: Iterator[bytes], uri: str, compressed_bytes: int) -> Iterator[bytes]:
-        written, limit = 0, self.limit(compressed_bytes)
+        written = 0
+        limit = self.limit(compressed_bytes)
         for piece in pieces:
             written += len(piece)
             if self._failure:

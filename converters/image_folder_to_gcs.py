@@ -30,7 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or reports a --dry-run. Returns the exit status. Raises InfeedError."""
     args, rest = parsed(_parser(), argv)
     to_jpeg = to_jpeg_of(args)
-    splits, held_out = chosen_splits(args, SPLITS), held_out_of(args)
+    splits = chosen_splits(args, SPLITS)
+    held_out = held_out_of(args)
     with scratch_of(args, args.raw_data_dir) as scratch:
         with Console().status("looking for class folders"):  # reads an archive to its end
             raw = find_folders(args.raw_data_dir, splits, held_out, scratch)

@@ -84,7 +84,8 @@ def _converter(args: argparse.Namespace) -> ImagenetConverter:
         read_synsets(open_storage(label_file), label_file) if label_file else ilsvrc2012_synsets()
     )
     read_boxes(tables)  # so that errors are raised here, not in a worker
-    words, form = tuple(classes.values()), "tpu+boxes" if tables else args.schema
+    words = tuple(classes.values())
+    form = "tpu+boxes" if tables else args.schema
     words = words if any(words) else ()
     return ImagenetConverter(
         tuple(classes), verify=args.verify, words=words, form_name=form, box_tables=tables

@@ -71,7 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _all_columns(args: argparse.Namespace, paths: Sequence[str]) -> tuple[Column, ...]:
     """Each becomes a feature."""
-    label, missing = args.label_column, given_values("--missing", args.missing)
+    label = args.label_column
+    missing = given_values("--missing", args.missing)
     given = given_values("--columns", args.columns, KINDS)
     asked = {
         **dict.fromkeys(missing, given.get(ALL)),
@@ -139,10 +140,8 @@ def _target(args: argparse.Namespace, paths: Sequence[str]) -> tuple[Column, ...
         return (
             Column(args.target_columns, "float32", (len(numbers),), key="target", parts=numbers),
         )
-    name, prefix = (
-        args.label_column or args.labels_column,
-        "image/class/" if args.image_column else "",
-    )
+    name = args.label_column or args.labels_column
+    prefix = "image/class/" if args.image_column else ""
     if not name:
         return ()
     separator = args.label_separator if args.labels_column else None

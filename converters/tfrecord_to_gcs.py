@@ -108,7 +108,8 @@ def set_num_shards(args: argparse.Namespace, sources: Sequence[Source]) -> None:
     """Stores --num-shards where `run` reads it. Raises OptionError for an unknown split and for a
     bad number. A split that --splits leaves out is no error: users repeat a command with some of
     its splits."""
-    known, chosen = {source.split for source in sources}, chosen_splits(args)
+    known = {source.split for source in sources}
+    chosen = chosen_splits(args)
     for split, number in (parse_assignment("--num-shards", text) for text in args.num_shards):
         if not number.isdecimal():
             raise OptionError(f"--num-shards={split}={number}: {number!r} is not a number.")

@@ -73,7 +73,8 @@ def __dir__() -> list[str]:
 def _check_packages() -> None:
     """Raises ImportError if another file or distribution shadows one of our packages."""
     for name in ("pipeline", "trainer", "converters", "beam_jobs"):
-        spec, ours = find_spec(name), Path(__file__).parents[1] / name
+        spec = find_spec(name)
+        ours = Path(__file__).parents[1] / name
         origin = spec.origin if spec else None
         if origin != str(ours / "__init__.py"):
             raise ImportError(

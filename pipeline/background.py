@@ -84,7 +84,8 @@ def calls_of(frame: FrameType) -> list[FrameType]:
     """The frame and those that called it. traceback.walk_stack crashed CPython 3.11 once, perhaps
     as the thread ran meanwhile; here C walks without bytecode in between, so no other thread
     runs."""
-    calls, collects = deque[Any](), gc.isenabled()
+    calls = deque[Any]()
+    collects = gc.isenabled()
     gc.disable()
     try:
         # the outermost has None for a caller, which has no f_back
@@ -111,7 +112,8 @@ class _Shelf(Generic[T]):
     def __init__(self, limit: Callable[[], int]) -> None:
         self.changed = threading.Condition()
         self.items: deque[tuple[T, int]] = deque()
-        self.limit, self.held = limit, 0
+        self.limit = limit
+        self.held = 0
         self.finished = self.closed = False
         self.error: BaseException | None = None
 
@@ -139,7 +141,8 @@ class _Shelf(Generic[T]):
                 self.held -= cost
                 self.changed.notify_all()
                 return item
-            error, self.error = self.error, None
+            error = self.error
+            self.error = None
         if error is not None and not self.closed:
             # Our errors state everything; what the thread was doing is a screen of our own lines.
             raise (
@@ -154,7 +157,8 @@ class _Shelf(Generic[T]):
 
     def finish(self, error: BaseException | None) -> None:
         with self.changed:
-            self.finished, self.error = True, error
+            self.finished = True
+            self.error = error
             self.changed.notify_all()
 
     def close(self) -> None:

@@ -221,7 +221,8 @@ def eval_dataset(
         )
     rows = hosts.host_rows(global_batch)
     records = _limited(open_dataset(data, split, default_split="validation"), limit)
-    order, host_batch = EvalOrder(records.info.num_records, global_batch), sum(map(len, rows))
+    order = EvalOrder(records.info.num_records, global_batch)
+    host_batch = sum(map(len, rows))
     if cache is not None:
         records = cached(records, cache, share=host_batch / global_batch)
     return DatasetInput(

@@ -44,7 +44,8 @@ class Description:
     def continued_with(self, data: "Description", target: str | None) -> "Description":
         """The description of a run on `data` that starts from a model with this one: it stays as it
         is, except that the classes of the target are those of the data."""
-        columns, features = dict(self.columns or data.columns), data.schema.features
+        columns = dict(self.columns or data.columns)
+        features = data.schema.features
         if target is not None and data.names(target) and target in data.columns:
             columns[target] = data.columns[target]
         schema = replace(
@@ -68,7 +69,8 @@ def description_of(
     """The description of a converted split; None if its records are opaque.
 
     Raises SchemaError or OptionError for damaged files."""
-    schema, directory = manifest.schema, manifest.directory
+    schema = manifest.schema
+    directory = manifest.directory
     if schema.opaque:
         return None
     columns = read_statistics(storage, directory).get(split, {}) if "table" in schema.name else {}
@@ -96,7 +98,8 @@ class Renumbering:
         known = (place >= 0) & (place < len(self.numbers))
         outside = values[~known & (values != MISSING)]
         if outside.size and self.strict:
-            first, count = self.labels.base, len(self.numbers)
+            first = self.labels.base
+            count = len(self.numbers)
             raise SchemaError(
                 f"{self.labels.key!r} is {outside[0]}, which is not one of its {count} classes, "
                 f"{first}..{first + count - 1}, or {MISSING} for none. Convert the data again, or "
@@ -134,7 +137,8 @@ def renumberings(
     by_key = dict[str, Renumbering]()
     for key in sorted(keys):
         _check_feature(model, data, name, key)
-        ours, theirs = model.names(key), data.names(key)
+        ours = model.names(key)
+        theirs = data.names(key)
         if ours is None or theirs is None:
             if ours is not theirs and key not in target:
                 kinds = "categories", "numbers"
@@ -180,7 +184,8 @@ def _numbers(ours: Labels, theirs: Labels, name: str, classes: int) -> np.ndarra
 
 
 def _check_feature(model: Description, data: Description, name: str, key: str) -> None:
-    ours, theirs = model.schema.features.get(key), data.schema.features.get(key)
+    ours = model.schema.features.get(key)
+    theirs = data.schema.features.get(key)
     if ours and theirs and (ours.dtype, ours.shape) != (theirs.dtype, theirs.shape):
         raise OptionError(
             f"{name}: {key!r} is {theirs.dtype} {[*theirs.shape]}, and {ours.dtype} "
@@ -191,7 +196,8 @@ def _check_feature(model: Description, data: Description, name: str, key: str) -
 def _check_text(model: Description, data: Description, name: str) -> None:
     if model.text is None or data.text is None:
         return
-    ours, theirs = model.text.tokenizer.settings(), data.text.tokenizer.settings()
+    ours = model.text.tokenizer.settings()
+    theirs = data.text.tokenizer.settings()
     for setting in {**ours, **theirs}:
         if ours.get(setting) != theirs.get(setting):
             there, here = (repr(each.get(setting))[:_SHOWN] for each in (theirs, ours))

@@ -76,7 +76,9 @@ class ShortInNotebooks(BaseException):
         """What IPython shows, if an exception has this method."""
         from IPython import get_ipython  # pyright: ignore[reportMissingImports, reportPrivateImportUsage]
 
-        trace, cause, silent = self.__traceback__, self.__cause__, self.__suppress_context__
+        trace = self.__traceback__
+        cause = self.__cause__
+        silent = self.__suppress_context__
         if not keeps_all_frames():
             trace = only(user_frames(trace)) or trace
             self.__cause__ = None
@@ -85,7 +87,8 @@ class ShortInNotebooks(BaseException):
                 type(self), self, trace, tb_offset=0
             )
         finally:
-            self.__cause__, self.__suppress_context__ = cause, silent
+            self.__cause__ = cause
+            self.__suppress_context__ = silent
 
 
 def keeps_all_frames() -> bool:

@@ -41,7 +41,8 @@ class Hosts:
         unit = self.devices if self.rows is not None else math.lcm(self.devices, self.count)
         if global_batch > 0 and global_batch % unit == 0:
             return
-        down, up = global_batch // unit * unit, -(-max(global_batch, 1) // unit) * unit
+        down = global_batch // unit * unit
+        up = -(-max(global_batch, 1) // unit) * unit
         nearest = f"{down}, {up}" if 0 < down != up else f"{up}"
         per_host = f" ({self.count} hosts x {unit // self.count})" if unit % self.count == 0 else ""
         raise BatchSizeError(

@@ -71,7 +71,8 @@ log = logger("pipeline")
 def quiet_stderr() -> Iterator[None]:
     """Drops what this process and its children write to stderr inside the block."""
     sys.stderr.flush()
-    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    stderr = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
         yield

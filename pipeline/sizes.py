@@ -12,8 +12,12 @@ from pathlib import Path
 
 from pipeline.errors import OptionError
 
-KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
-KiB, MiB = 2**10, 2**20
+KB = 10**3
+MB = 10**6
+GB = 10**9
+TB = 10**12
+KiB = 2**10
+MiB = 2**20
 
 _UNITS = {"": 1, "B": 1, "KB": KB, "MB": MB, "GB": GB, "TB": TB}
 _UNITS |= {"KIB": KiB, "MIB": MiB, "GIB": 2**30, "TIB": 2**40}

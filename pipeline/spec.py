@@ -87,7 +87,8 @@ def feature_specs(layout: Layout) -> Mapping[str, ArraySpec]:
 
 def chosen_specs(layout: Layout, keys: Iterable[str]) -> dict[str, ArraySpec]:
     """The specs of these features. Raises OptionError for one that the records do not have."""
-    specs, chosen = feature_specs(layout), dict[str, ArraySpec]()
+    specs = feature_specs(layout)
+    chosen = dict[str, ArraySpec]()
     for key in keys:
         if key not in specs:
             raise OptionError(f"the records have no feature {key!r}.{did_you_mean(key, specs)}")
@@ -106,7 +107,8 @@ def feature_values(key: str, feature: Feature, found: np.ndarray | None) -> np.n
     """The values of a feature in one Example, in its shape; 0 or b"" if an optional one is absent.
     found: the values in the record, [n]; None if they are absent. Raises SchemaError if they do not
     fit the feature."""
-    dtype, shape = DTYPES[feature.dtype], feature.shape
+    dtype = DTYPES[feature.dtype]
+    shape = feature.shape
     if found is None:
         if not feature.optional and feature.num_values is not None:
             raise SchemaError(f"{key!r} is missing; the schema has it in every record.")
@@ -141,7 +143,8 @@ def struct_columns(
         cells = np.ascontiguousarray(table[:, begin : begin + field.itemsize])
         shape = (len(payloads), *field.shape)
         if spec.dtype == BYTES:
-            size, whole = field.base.itemsize, cells.tobytes()
+            size = field.base.itemsize
+            whole = cells.tobytes()
             columns[key] = objects(
                 [whole[at : at + size] for at in range(0, len(whole), size)]
             ).reshape(shape)

@@ -89,7 +89,8 @@ def training_batches(
     only if it is made anew, as by an input_fn.
 
     Raises InputError for elements that cannot be batched, BatchSizeError."""
-    rows, start = _rows(hosts, global_batch), checked_start_step(start_step)
+    rows = _rows(hosts, global_batch)
+    start = checked_start_step(start_step)
     batches = _static(dataset).repeat().batch(global_batch, drop_remainder=True)
     return _of_host(
         TfProgram(batches, global_batch, rows, num_records=None, endless=True, start=start)
@@ -109,7 +110,8 @@ def evaluation_batches(
     `proven`.
 
     Raises as training_batches; EmptySplitError for a dataset without elements."""
-    rows, count = _rows(hosts, global_batch), int(_static(dataset).cardinality())
+    rows = _rows(hosts, global_batch)
+    count = int(_static(dataset).cardinality())
     if count == tf.data.INFINITE_CARDINALITY:
         raise InputError(
             "the dataset is endless, so no epoch of it is exact. Leave out its repeat()."
@@ -163,10 +165,8 @@ def _padded(batch: Any, global_batch: int) -> Any:
         zeros = tf.zeros([global_batch - rows, *leaf.shape[1:]], leaf.dtype)
         return tf.ensure_shape(tf.concat([leaf, zeros], 0), [global_batch, *leaf.shape[1:]])
 
-    full, mask = (
-        tf.nest.map_structure(filled, batch),
-        tf.cast(tf.range(global_batch) < rows, tf.float32),
-    )
+    full = tf.nest.map_structure(filled, batch)
+    mask = tf.cast(tf.range(global_batch) < rows, tf.float32)
     if isinstance(full, dict):
         return {MASK: mask} | full  # a mask of their own is 0 on padding, too
     return full if len(full) == 3 else (*full, mask)

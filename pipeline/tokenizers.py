@@ -116,7 +116,8 @@ class TextFields:
 def read_text_info(directory: str) -> TextInfo:
     """How the text in a dataset directory, local or on gs://, became tokens. Raises OptionError
     without a text.json."""
-    storage, path = open_storage(directory), join(directory, TEXT_FILE)
+    storage = open_storage(directory)
+    path = join(directory, TEXT_FILE)
     if not storage.exists(path):
         raise OptionError(
             f"{path} does not exist: {directory} has no packed text. Give the output directory of "
@@ -147,7 +148,9 @@ class ByteTokenizer:
 
     name = "bytes"
     vocabulary_size = 256 + 3
-    start, end, unknown = _START, _END, None
+    start = _START
+    end = _END
+    unknown = None
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """See Tokenizer."""
@@ -180,7 +183,9 @@ class CharacterTokenizer:
     alphabet: str = ASCII_ALPHABET
 
     name = "characters"
-    start, end, unknown = _START, _END, _UNKNOWN
+    start = _START
+    end = _END
+    unknown = _UNKNOWN
 
     def __post_init__(self) -> None:
         if not self.alphabet:

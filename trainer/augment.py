@@ -112,7 +112,8 @@ def inside(top: Array, left: Array, height: Array, width: Array, images: Array) 
         places = jnp.arange(size)
         return (places >= start[:, None]) & (places < (start + length)[:, None])
 
-    rows, columns = along(top, height, images.shape[1]), along(left, width, images.shape[2])
+    rows = along(top, height, images.shape[1])
+    columns = along(left, width, images.shape[2])
     return (rows[:, :, None] & columns[:, None, :])[..., None]
 
 
@@ -268,7 +269,8 @@ def _span(centre: Array, side: Array, size: int) -> tuple[Array, Array]:
     """(start, length), int32 [b], of the part within 0..size."""
     length = (size * side).astype(jnp.int32)
     start = (centre * size).astype(jnp.int32) - length // 2
-    first, last = jnp.clip(start, 0, size), jnp.clip(start + length, 0, size)
+    first = jnp.clip(start, 0, size)
+    last = jnp.clip(start + length, 0, size)
     return first, last - first
 
 
@@ -325,7 +327,8 @@ def random_erasing(
     rows, columns = images.shape[1:3]
     chance, of_area, of_ratio, y, x = uniform(batch, stream, 5).T
     pixels = rows * columns * (area[0] + of_area * (area[1] - area[0]))
-    low, high = math.log(ratio[0]), math.log(ratio[1])
+    low = math.log(ratio[0])
+    high = math.log(ratio[1])
     side = jnp.exp((low + of_ratio * (high - low)) / 2)
     height = jnp.clip(jnp.round(jnp.sqrt(pixels) * side).astype(jnp.int32), 1, rows)
     width = jnp.clip(jnp.round(jnp.sqrt(pixels) / side).astype(jnp.int32), 1, columns)

@@ -135,7 +135,10 @@ class WandbCallback(Callback):
             raise OptionError(
                 f"WandbCallback needs the package wandb: {how_to_install('wandb')}"
             ) from error
-        self._wandb, self._workdir, self._options, self._run = wandb, str(workdir), options, None
+        self._wandb = wandb
+        self._workdir = str(workdir)
+        self._options = options
+        self._run = None
 
     def on_loop_end(self, end: LoopEnd) -> None:
         """Logs the scalars of each step, and the speed if there is a new one."""
@@ -160,7 +163,8 @@ class WandbCallback(Callback):
 
     def _log(self, step: int, values: dict[str, float]) -> None:
         if self._run is None:
-            storage, path = open_storage(self._workdir), join(self._workdir, "wandb_id")
+            storage = open_storage(self._workdir)
+            path = join(self._workdir, "wandb_id")
             storage.create(path, secrets.token_hex(8).encode())  # unless it exists
             directory = None if is_remote(self._workdir) else self._workdir
             own = {"id": storage.read(path).decode(), "resume": "allow", "dir": directory}

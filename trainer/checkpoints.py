@@ -73,7 +73,8 @@ def _found(
     """The directory of a checkpoint; the names to call arrays by -> those that they have there;
     these -> the arrays."""
     workdir, step = listing.find_elsewhere(checkpoint_path, step)
-    directory, below = listing.checkpoints_directory(workdir), "" if all_arrays else "variables/"
+    directory = listing.checkpoints_directory(workdir)
+    below = "" if all_arrays else "variables/"
     arrays = read_contents(open_storage(workdir), directory, step)["arrays"]
     names = {name.removeprefix(below): name for name in arrays if name.startswith(below)}
     return join(directory, str(step)), names, arrays
@@ -141,7 +142,8 @@ def _show(console: Console, value: Any, shown: Table, as_json: bool) -> None:
 
 def _listed(workdir: str, steps: Sequence[int]) -> list[dict[str, Any]]:
     """One entry per checkpoint; that of a damaged one has the error instead of its contents."""
-    storage, directory = open_storage(workdir), listing.checkpoints_directory(workdir)
+    storage = open_storage(workdir)
+    directory = listing.checkpoints_directory(workdir)
     measured = listing.Evaluations(workdir).read()
     entries = []
     for step in steps:
@@ -178,8 +180,11 @@ def _row(entry: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _summary(entry: Mapping[str, Any]) -> str:
-    config, mesh, versions = entry["config"], dict(entry["mesh"]), entry["versions"]
-    device, processes = mesh.pop("device"), mesh.pop("processes")
+    config = entry["config"]
+    mesh = dict(entry["mesh"])
+    versions = entry["versions"]
+    device = mesh.pop("device")
+    processes = mesh.pop("processes")
     axes = " x ".join(f"{axis} {size}" for axis, size in mesh.items()) or "one device"
     return (
         f"batch {config.get('global_batch_size')}, seed {config.get('seed')}; {axes} of {device}, "

@@ -87,7 +87,8 @@ def partition_rules(texts: Iterable[str]) -> tuple[Rule, ...]:
 
 def _naming_the_nearest(kind: type[T]) -> type[T]:
     """Makes a dataclass suggest the nearest field when it is given an unknown one."""
-    original_init, known = kind.__init__, inspect.signature(kind).parameters
+    original_init = kind.__init__
+    known = inspect.signature(kind).parameters
 
     @functools.wraps(original_init)
     def init(self: T, **values: Any) -> None:

@@ -137,7 +137,8 @@ class IterableInput:
     info: its spec is that of the first batch; nothing else is known."""
 
     def __init__(self, iterable: Iterable[Mapping[str, Any]], host_batch: int) -> None:
-        self._iterator, self._host_batch = iter(iterable), host_batch
+        self._iterator = iter(iterable)
+        self._host_batch = host_batch
         try:
             self._first = _completed(next(self._iterator), host_batch)
         except StopIteration:

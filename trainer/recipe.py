@@ -169,7 +169,8 @@ class Recipe(ABC):
         from trainer.checkpointing.listing import check_checkpoint
         from trainer.serving.publishing import check_place
 
-        workdir, trains = self.trainer.workdir, self.mode == "train"
+        workdir = self.trainer.workdir
+        trains = self.mode == "train"
         self._check_report()
         if self.export.export_path is not None and self.mode in ("train", "export"):
             check_place(self.export.export_path, workdir)
@@ -278,12 +279,14 @@ class DataRecipe(Recipe):
         from trainer.checkpointing.kept_data import as_begun, as_in_run, kept
         from trainer.checkpointing.listing import finished_steps
 
-        trains, tries = self.mode == "train", self.trainer.fast_dev_run
+        trains = self.mode == "train"
+        tries = self.trainer.fast_dev_run
         if not (trains or tries) and (description := kept(self.trained_in)):
             return description
         if not trains and self.mode != "evaluate-continuously":
             return self._opened(self.eval_split).info.description
-        own, workdir = self.train_records.info.description, self.trainer.workdir
+        own = self.train_records.info.description
+        workdir = self.trainer.workdir
         if own is None or tries:
             return own
         return (

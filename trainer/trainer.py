@@ -66,14 +66,16 @@ class Trainer:
             raise OptionError(
                 f"callbacks is a {type(callbacks).__name__}. Give a list: callbacks=[...]."
             )
-        self.config, self._warm_start = config, warm_start or WarmStart()
+        self.config = config
+        self._warm_start = warm_start or WarmStart()
         if config.compilation_cache_dir:
             compilation_cache.set_cache_dir(str(Path(config.compilation_cache_dir).expanduser()))
             # By default programs that compile within a second are not kept; a restart has dozens of
             # them.
             jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
             compilation_cache.reset_cache()  # JAX reads the setting only at its first compilation
-        sizes, rules = axis_sizes(config.mesh), partition_rules(config.partition)
+        sizes = axis_sizes(config.mesh)
+        rules = partition_rules(config.partition)
         placement = Placement.of(devices, sizes, BatchAxes(config.batch_axis), rules)
         self._job = Job(task, config, placement, tuple(callbacks), command)
         for batch in (

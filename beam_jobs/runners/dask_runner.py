@@ -21,7 +21,8 @@ class ChainRunner(DaskRunner):
 
     def run_pipeline(self, pipeline: Pipeline, options: Any) -> DaskRunnerResult:
         """Computes side inputs, then starts the other steps without waiting for them."""
-        client, chain = default_client(), _Chain(options.view_as(DaskOptions))
+        client = default_client()
+        chain = _Chain(options.view_as(DaskOptions))
         pipeline.replace_all(dask_overrides())
         pipeline.visit(chain)
         (last,) = optimize(list(chain.bags.values())[-1])

@@ -176,7 +176,8 @@ def set_defaults(job: ConversionJob, options: Any) -> None:
         WorkerOptions,
     )
 
-    google, debug = options.view_as(GoogleCloudOptions), options.view_as(DebugOptions)
+    google = options.view_as(GoogleCloudOptions)
+    debug = options.view_as(DebugOptions)
     bucket = "/".join(job.output_dir.split("/")[:3])
     given = google.temp_location or google.staging_location
     google.temp_location = google.temp_location or given or f"{bucket}/infeed-dataflow/temp"

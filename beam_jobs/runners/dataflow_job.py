@@ -185,7 +185,8 @@ class _Submitted:
 
     def __init__(self, client: Any, job_id: str, console: Console) -> None:
         self.id = job_id
-        self._client, self._console = client, console
+        self._client = client
+        self._console = console
         self._seen: set[str] = set()  # messages
         self._errors: list[str] = []
         self._since: Any = None
@@ -226,10 +227,8 @@ class _Submitted:
                 if message.id not in self._seen:
                     self._seen.add(message.id)
                     self._since = message.time
-                    kind, text = (
-                        message.message_importance.name.rpartition("_")[2].lower(),
-                        message.message_text,
-                    )
+                    kind = message.message_importance.name.rpartition("_")[2].lower()
+                    text = message.message_text
                     if kind == "error":
                         self._errors.append(text)
                     say(self._console, f"dataflow: {kind}: {text.strip().splitlines()[-1][:300]}")

@@ -42,7 +42,8 @@ def _start_and_wait(job: ConversionJob, options: Any, _console: Console, _waitin
     were lost."""
     from beam_jobs.graph import pipeline_of
 
-    pipeline, how = pipeline_of(job, options), "failed"
+    pipeline = pipeline_of(job, options)
+    how = "failed"
     remedy = (
         "If it did not start, start its job service and give its address (--runner=portable "
         f"--job_endpoint=host:port), or choose another runner: {', '.join(RUNNERS)}. If it did, "

@@ -115,5 +115,6 @@ def _write(path: Path, info: str, files: Mapping[str, bytes]) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
         for name, data in {**files, f"{info}/RECORD": record.encode()}.items():
             entry = zipfile.ZipInfo(name, _LONG_AGO)
-            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o644 << 16
             wheel.writestr(entry, data)

@@ -116,7 +116,8 @@ class _Raw:
 
 
 def _by_split(raw: _Raw) -> tuple[_Folders, Sequence[str]]:
-    names, files = raw.folder.classes, raw.folder.files
+    names = raw.folder.classes
+    files = raw.folder.files
     folders: dict[str, _ClassFolders | PackedFolder] = {}
     for split, name in _named_by_split(raw.path, names, "folders").items():
         folders[split] = _folder(raw.storage, join(raw.path, name))
@@ -136,7 +137,8 @@ def _by_split(raw: _Raw) -> tuple[_Folders, Sequence[str]]:
             split: PackedFolder(archive, (*top.place, name))
             for split, name in _named_by_split(top.path, top.classes, "folders").items()
         }
-        names, files = top.classes, top.files
+        names = top.classes
+        files = top.files
     if not folders:
         raise RawDataError(
             f"{raw.path} has no folder of a split ({', '.join(_FOLDER_NAMES)}), and no archive of "

@@ -129,7 +129,8 @@ class ImagenetConverter:
 
     def convert(self, ref: Reference, data: bytes) -> Converted:
         image = to_rgb_jpeg(data, self.verify)
-        synset, label = ref.text("synset"), ref.number("label")
+        synset = ref.text("synset")
+        label = ref.number("label")
         words = self.words[label - _LABEL_BASE] if self.words else ""
         boxes = ref.text("boxes").decode() if self.form.has_boxes else ""
         features, fixups = self.form.features(

@@ -152,11 +152,14 @@ def _validation_labels(
     storage: Storage, raw_data_dir: str, synsets: Sequence[str]
 ) -> tuple[str, ...]:
     """The synset of validation image n at index n - 1."""
-    plain, table = join(raw_data_dir, VALIDATION_LABELS), join(raw_data_dir, _KAGGLE_LABELS)
+    plain = join(raw_data_dir, VALIDATION_LABELS)
+    table = join(raw_data_dir, _KAGGLE_LABELS)
     if storage.exists(plain):
-        path, labels = plain, tuple(label_text(storage.read(plain), plain).split())
+        path = plain
+        labels = tuple(label_text(storage.read(plain), plain).split())
     elif storage.exists(table):
-        path, labels = table, _in_table(table, label_text(storage.read(table), table))
+        path = table
+        labels = _in_table(table, label_text(storage.read(table), table))
     else:
         raise RawDataError(_missing(storage, raw_data_dir, "validation"))
     for number, synset in enumerate(labels, start=1):

@@ -61,7 +61,9 @@ def read_boxes(tables: tuple[str, ...]) -> Mapping[str, str]:
 
 
 def _rows(uri: str, text: Iterable[str]) -> Iterator[tuple[str, str]]:
-    rows, row, kaggle = csv.reader(text), [], False
+    rows = csv.reader(text)
+    row = []
+    kaggle = False
     try:
         for row in rows:
             if rows.line_num == 1 and row[:2] == ["ImageId", "PredictionString"]:

@@ -89,7 +89,8 @@ def in_batches(rows: Iterable[Reference]) -> Iterator[References]:
             len(batch) == _ROWS_PER_BATCH or (len(batch) + 1) * longest > _BYTES_PER_BATCH
         ):
             yield References.of(batch)
-            batch, longest = [], length
+            batch = []
+            longest = length
         batch.append(row)
     if batch:
         yield References.of(batch)

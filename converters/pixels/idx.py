@@ -62,7 +62,8 @@ def find_idx(
     files = _files(storage, raw_data_dir, prefix)
     splits_found = [split for split in SPLITS if (split, "images") in files]
     chosen_splits = chosen(raw_data_dir, splits, splits_found)
-    sources, labels = [], {}
+    sources = []
+    labels = {}
     for split in splits_found:
         path = join(raw_data_dir, files[split, "images"])
         header = ImagesHeader.parse(_begin(storage, path, _HEADER_BYTES), path)
@@ -236,7 +237,8 @@ class IdxConverter:
                 "width": np.full(len(numbers), header.width),
             }
             ranges = (_HEADER_BYTES, header.image_bytes)
-            stem, classes = f"{source.split}/", len(self.names)
+            stem = f"{source.split}/"
+            classes = len(self.names)
             yield pixel_rows(source.file, stem, numbers, ranges, columns=columns, classes=classes)
 
     def record_bytes(self, refs: References) -> np.ndarray:

@@ -207,7 +207,8 @@ def readable(
             f"{path} has to be uncompressed before it can be scanned, and --dry-run writes nothing."
         )
     uri = scratch.uncompressed(storage, path, compression)
-    stat, origin = open_storage(uri).stat(uri), storage.stat(path)
+    stat = open_storage(uri).stat(uri)
+    origin = storage.stat(path)
     crc32c = origin.crc32c if stat.crc32c is None else stat.crc32c
     return Readable(uri, stat._replace(stamp=origin.stamp, crc32c=crc32c), path)
 
@@ -216,12 +217,14 @@ def batches(
     items: Iterable[_Item], size: Callable[[_Item], int], enough: int
 ) -> Iterator[Sequence[_Item]]:
     """The items in groups, each of which ends with the item that makes it large enough."""
-    batch, total = list[_Item](), 0
+    batch = list[_Item]()
+    total = 0
     for item in items:
         batch.append(item)
         total += size(item)
         if total >= enough:
             yield batch
-            batch, total = [], 0
+            batch = []
+            total = 0
     if batch:
         yield batch

@@ -42,14 +42,18 @@ class _RangeFile:
     """A byte range of a file, as the file that tarfile reads."""
 
     def __init__(self, file: BinaryIO, offset: int, size: int):
-        self._file, self._offset, self._size, self._position = file, offset, size, 0
+        self._file = file
+        self._offset = offset
+        self._size = size
+        self._position = 0
         self._since_seek = 0  # bytes read
 
     def tell(self) -> int:
         return self._position
 
     def seek(self, position: int) -> None:
-        self._position, self._since_seek = position, 0
+        self._position = position
+        self._since_seek = 0
 
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= _MAX_HEADER_BYTES:
@@ -121,8 +125,11 @@ def _plain_files(section: _RangeFile, offset: int, size: int) -> Iterator[Member
 def _plain_file(header: bytes) -> tuple[str, int, str] | None:
     """(name, size, kind):
     https://pubs.opengroup.org/onlinepubs/9699919799/utilities/pax.html#tag_20_92_13_06"""
-    name, size, checksum = header[:100].partition(b"\0")[0], header[124:136], header[148:156]
-    kind, prefix = _PLAIN.get(header[156:157]), header[345:346]
+    name = header[:100].partition(b"\0")[0]
+    size = header[124:136]
+    checksum = header[148:156]
+    kind = _PLAIN.get(header[156:157])
+    prefix = header[345:346]
     if (
         not kind
         or prefix != b"\0"
@@ -130,7 +137,8 @@ def _plain_file(header: bytes) -> tuple[str, int, str] | None:
         or header[257:262] != b"ustar"
     ):
         return None
-    size, checksum = size.rstrip(b"\0 "), checksum.rstrip(b"\0 ")
+    size = size.rstrip(b"\0 ")
+    checksum = checksum.rstrip(b"\0 ")
     if not _OCTAL(size) or not _OCTAL(checksum):
         return None
     # The sum of all bytes, with spaces for the checksum itself: the lower half of adler32 is the

@@ -19,7 +19,9 @@ from pipeline.errors import RawDataError
 from pipeline.storage.storage import Storage
 
 _STORED, _DEFLATED = 0, 8
-_ENCRYPTED, _UTF8 = 1 << 0, 1 << 11  # flags
+# flags
+_ENCRYPTED = 1 << 0
+_UTF8 = 1 << 11
 _FAT, _UNIX = 0, 3  # systems that wrote a member
 _VERSIONS_OF_PYTHON = (20, 45)  # without and with zip64; Info-ZIP's are 23 and 30
 _ZIP64_EXTRA = 1
@@ -136,7 +138,8 @@ def _directory(file: BinaryIO, uri: str, size: int) -> _Directory:
 
 def _entries(file: BinaryIO, uri: str, directory: _Directory) -> Iterator[ZipMember]:
     file.seek(directory.begin)
-    left, count = directory.size, 0
+    left = directory.size
+    count = 0
     while left:
         header = file.read(min(_ENTRY.size, left))
         if len(header) < _ENTRY.size or not header.startswith(b"PK\1\2"):
@@ -146,7 +149,8 @@ def _entries(file: BinaryIO, uri: str, directory: _Directory) -> Iterator[ZipMem
         rest = file.read(min(length, left - len(header)))
         if len(rest) < length:
             raise _damaged(uri, f"entry {count + 1:,} of its directory is truncated")
-        left, count = left - len(header) - length, count + 1
+        left = left - len(header) - length
+        count = count + 1
         yield _entry(uri, directory.shift, fields, rest)
     # some writers lack zip64 and wrap around
     if count != directory.entries and count & 0xFFFF != directory.entries:
@@ -219,7 +223,8 @@ def _zip64_numbers(
     field."""
     while len(extra) >= 4:
         kind, length = struct.unpack_from("<HH", extra)
-        field, extra = extra[4 : 4 + length], extra[4 + length :]
+        field = extra[4 : 4 + length]
+        extra = extra[4 + length :]
         if kind == _ZIP64_EXTRA and len(field) >= 8 * numbers.count(_NOT_HERE_32):
             wide = iter(struct.unpack_from(f"<{len(field) // 8}Q", field))
             size, packed, offset = (

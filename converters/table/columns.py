@@ -179,16 +179,21 @@ class _Seen:
     """What the cells of a column hold. asked: its kind, if that is given. separator: see Column."""
 
     def __init__(self, asked: str | None, separator: str | None) -> None:
-        self.asked, self.separator = asked, separator
+        self.asked = asked
+        self.separator = separator
         self.most = _MAX_CLASSES if asked == "category" else _FEW_VALUES
-        self.kinds, self.lengths, self.values = set[str](), set[int | None](), set[str]()
-        self.count, self.named = 0, ()
+        self.kinds = set[str]()
+        self.lengths = set[int | None]()
+        self.values = set[str]()
+        self.count = 0
+        self.named = ()
 
     def add(self, cell: Any, *, text: bool) -> None:
         """text: a cell of csv, in which numbers are texts, too. A tuple has the names of the
         column's classes."""
         if isinstance(cell, tuple):
-            self.asked, self.named = self.asked or "category", cell
+            self.asked = self.asked or "category"
+            self.named = cell
             return
         if self.separator:
             items: Sequence[Any] = ()
@@ -206,7 +211,8 @@ class _Seen:
 
     def column(self, name: str) -> Column:
         """Raises OptionError if no feature can hold it, LabelError."""
-        kind, lists = self.asked or self._guessed(), self.lengths - {None}
+        kind = self.asked or self._guessed()
+        lists = self.lengths - {None}
         if kind not in KINDS or (lists and lists != self.lengths and not self.separator):
             raise OptionError(
                 f"the column {name!r} holds {kind}{', alone and in lists' * bool(lists)}. A "

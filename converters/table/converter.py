@@ -89,7 +89,10 @@ class ImageTableConverter:
 
     def _reference(self, source: Source, row: TableRow) -> tuple[str, Reference]:
         """The place of the row, and a reference to it."""
-        key, error, image, target = f"{source.uri.rpartition('/')[2]}:{row.line}", row.error, "", ""
+        key = f"{source.uri.rpartition('/')[2]}:{row.line}"
+        error = row.error
+        image = ""
+        target = ""
         try:
             if not error:
                 image = self._image(row)
@@ -101,7 +104,8 @@ class ImageTableConverter:
                 )
         except ValueError as e:
             error = str(e)
-        columns, place = {"target": target.encode(), "image": image.encode()}, f"line {row.line}"
+        columns = {"target": target.encode(), "image": image.encode()}
+        place = f"line {row.line}"
         error = error and f"{place}: {error}"  # part of plan digests
         return place, Reference(
             f"{source.split}/{key}", source.file, row.offset, row.size, error, columns
@@ -166,7 +170,8 @@ class ImageTableConverter:
         ]
 
     def convert(self, ref: Reference, data: bytes) -> Converted:
-        image, target = self.to_jpeg(data), self._values(ref.text("target").split())
+        image = self.to_jpeg(data)
+        target = self._values(ref.text("target").split())
         return Converted(
             {**_image_features(image, ref.file.uri), **target}, image.fixups, image.notes
         )

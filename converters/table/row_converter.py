@@ -89,9 +89,11 @@ class RowConverter:
     def pack(self, source: Source, number: int, window: Sequence[tuple[str, TableRow]]) -> Pack:
         del number  # keys are unique in the source
         jpeg = partial(self._jpeg, source.uri)
-        good, unusable = list[tuple[str, bytes]](), list[Unusable]()
+        good = list[tuple[str, bytes]]()
+        unusable = list[Unusable]()
         for place, row in window:
-            key, error = f"{source.split}/{place}", row.error
+            key = f"{source.split}/{place}"
+            error = row.error
             try:
                 if not error:
                     good.append(

@@ -117,7 +117,8 @@ def _of_table(
 def _next_line(file: BinaryIO, offset: int) -> int:
     """The offset of the first line that begins at this offset or later."""
     file.seek(offset - 1)
-    at, piece = offset - 1, b"?"
+    at = offset - 1
+    piece = b"?"
     while piece and not piece.endswith(b"\n"):
         piece = file.readline(_PIECE_BYTES)
         at += len(piece)
@@ -129,7 +130,9 @@ def _blocks(file: BinaryIO, max_bytes: int, begin: int, end: int | None) -> Iter
 
     So every block is in exactly one of several ranges that cover the file, whatever their
     borders."""
-    skipping, lines, size = bool(begin), list[_TextLine](), 0
+    skipping = bool(begin)
+    lines = list[_TextLine]()
+    size = 0
     for line in _lines(file, begin):
         is_after = end is not None and line.offset >= end
         if skipping and is_after:
@@ -137,7 +140,9 @@ def _blocks(file: BinaryIO, max_bytes: int, begin: int, end: int | None) -> Iter
         if line.is_blank:
             if lines:
                 yield _block(lines, max_bytes)
-            lines, size, skipping = [], 0, False
+            lines = []
+            size = 0
+            skipping = False
             if is_after:
                 return
         elif not skipping:
@@ -174,7 +179,8 @@ def _lines(file: BinaryIO, begin: int) -> Iterator[_TextLine]:
     while data := file.readline(_PIECE_BYTES):
         ends = data.endswith(b"\n") or len(data) < _PIECE_BYTES
         yield _TextLine(at, data, begins and ends)
-        at, begins = at + len(data), ends
+        at = at + len(data)
+        begins = ends
 
 
 @dataclass(frozen=True)
@@ -229,7 +235,8 @@ def _files(storage: Storage, directory: str) -> Iterator[tuple[str, Stat]]:
 
     Raises RawDataError for a directory with too many paths: two links in each of 27 directories
     make 134 million."""
-    pending, found = [""], Counter[Path]()
+    pending = [""]
+    found = Counter[Path]()
     while pending:
         place = pending.pop()
         path = join(directory, place) if place else directory
@@ -267,7 +274,8 @@ def _sources(
             continue
         if size + stat.bytes > SLICE_BYTES:
             yield _group(split, group)
-            group, size = [], 0
+            group = []
+            size = 0
         group.append((name, File(join(raw_data_dir, name), stat)))
         size += stat.bytes
     if group:
@@ -285,5 +293,6 @@ def _slices(split: str, name: str, file: File, reading: DocumentFormat) -> Itera
 def _group(split: str, named: Sequence[tuple[str, File]]) -> Source:
     members = tuple(file for _, file in named)
     size = sum(file.stat.bytes for file in members)
-    tag, group = named[0][0], group_of(members)
+    tag = named[0][0]
+    group = group_of(members)
     return Source(split, members[0].uri, Stat(size), bytes=size, tag=tag, kind="group", group=group)

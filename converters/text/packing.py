@@ -84,7 +84,8 @@ def _best_fit(pieces: Iterator[Piece], row_length: int) -> list[list[Piece]]:
                 spaces &= ~(1 << space)
             rows[row].append(piece)
         else:
-            row, space = len(rows), row_length
+            row = len(rows)
+            space = row_length
             rows.append([piece])
         left = space - piece.size
         by_space[left].append(row)
@@ -98,7 +99,8 @@ class EncodedDocuments:
     starts: int64 [documents + 1], where in the sequence of all tokens each document begins."""
 
     def __init__(self, info: TextInfo, texts: Sequence[bytes]) -> None:
-        self._info, self._texts = info, texts
+        self._info = info
+        self._texts = texts
         self._ends = dict[
             int, np.ndarray
         ]()  # of documents that are longer than a row: bytes up to each token
@@ -111,7 +113,8 @@ class EncodedDocuments:
     def _encoded(self) -> list[np.ndarray]:
         """The tokens of each document. Only where bytes can be cut are they asked which bytes they
         represent."""
-        tokenizer, row = self._info.tokenizer, self._info.sequence_length
+        tokenizer = self._info.tokenizer
+        row = self._info.sequence_length
         encoded = [np.zeros(0, np.int32)] * len(self._texts)
         is_long = [len(text) > row for text in self._texts]  # no token represents less than a byte
         short = (number for number, long in enumerate(is_long) if not long)

@@ -28,7 +28,8 @@ from pipeline.tokenizers import PACKED_TEXT
 RECORDS_PER_READ = 256
 SAMPLED_RECORDS = 200  # of a split, unless all are asked for: ~22 MB of ImageNet
 # up to here all labels are counted, which takes at most about 10 seconds
-ALL_RECORDS, ALL_BYTES = (100_000, 250 * MB)
+ALL_RECORDS = 100_000
+ALL_BYTES = 250 * MB
 SEGMENTS = "segments"
 # of decoded values, by dtype of the schema
 KINDS = {bytes: "bytes", int: "int64", float: "float32"}
@@ -84,7 +85,8 @@ def gathered(
     their number.
 
     only_labels: leaves out everything else, which takes longer. Raises StorageError."""
-    manifest, facts = reader.manifest, Facts()
+    manifest = reader.manifest
+    facts = Facts()
     groups = [ids[at : at + RECORDS_PER_READ] for at in range(0, len(ids), RECORDS_PER_READ)]
     batches: Iterable[Any] = reader.read(weighed(reader, groups))
     for records in progress(batches, len(groups)) if progress else batches:
@@ -115,10 +117,8 @@ def damage(facts: Facts, reader: IndexedRecords) -> str:
 def looked_at(reader: IndexedRecords, every: bool) -> tuple[np.ndarray, str]:
     """The numbers of the records to look at, and which they are, in words: all if `every`, or if
     they have labels and are few and small."""
-    total, few = (
-        reader.info.num_records,
-        reader.info.num_records <= ALL_RECORDS and reader.info.num_bytes <= ALL_BYTES,
-    )
+    total = reader.info.num_records
+    few = reader.info.num_records <= ALL_RECORDS and reader.info.num_bytes <= ALL_BYTES
     ids = (
         np.arange(total)
         if every or (few and reader.manifest.labels)
@@ -166,7 +166,8 @@ def _fixup(kind: str) -> str:
 def shard_sizes(entry: SplitEntry) -> list[tuple[str, int]]:
     """(range of sizes, number of shards): one range if all are about as large."""
     sizes = [shard.bytes for shard in entry.shards]
-    low, high = min(sizes), max(sizes)
+    low = min(sizes)
+    high = max(sizes)
     if high <= ALIKE * low:
         return [(f"{format_bytes(low)} to {format_bytes(high)}", len(sizes))]
     counts, edges = np.histogram(sizes, SIZE_RANGES)

@@ -56,7 +56,8 @@ def dataset_page(
 ) -> Page:
     """The page: what people look for first is open, the rest is folded. text: how its text became
     tokens, if it is packed text."""
-    shown, charts = fitting(splits), max(1, MOST_CHARTS // max(1, len(splits)))
+    shown = fitting(splits)
+    charts = max(1, MOST_CHARTS // max(1, len(splits)))
     main = max(
         shown,
         key=lambda split: (split.name == "train", manifest.splits[split.name].num_records),
@@ -113,7 +114,8 @@ def _figures(manifest: Manifest, main: SplitFacts | None) -> Figures:
             of_classes = [
                 main.facts.labels[label] for label in range(labels.base, labels.base + labels.count)
             ]
-            low, high = min(of_classes), max(of_classes)
+            low = min(of_classes)
+            high = max(of_classes)
             remark = f"{low:,}{f' to {high:,}' if high > low else ''} records each in {main.name}"
         third = (f"{labels.count:,}", "classes", remark)
     size = (format_bytes(num_bytes), f"in {counted(shards, 'shard')}", left_out)
@@ -178,13 +180,12 @@ def _samples(split: SplitFacts, title: str) -> Iterator[Block]:
 def _records(records: Sequence[ShownRecord], title: str) -> Table:
     """A row for each record, with a column for each feature that has values."""
     features = list(dict.fromkeys(key for record in records for key in record.values))
-    shown, more = features[:MOST_COLUMNS], len(features) - MOST_COLUMNS
+    shown = features[:MOST_COLUMNS]
+    more = len(features) - MOST_COLUMNS
     rows = []
     for record in records:
-        text, values = (
-            record.problem or " · ".join(record.texts),
-            (record.values.get(key, "") for key in shown),
-        )
+        text = record.problem or " · ".join(record.texts)
+        values = (record.values.get(key, "") for key in shown)
         rows.append((record.number, record.label, record.name, text, *values))
     note = f"{_more(more, 'feature')} not shown." if more > 0 else ""
     return Table(
@@ -283,7 +284,8 @@ def _rejects(manifest: Manifest, split: SplitFacts) -> Iterator[Block]:
             f"{split.name}: {inputs} rejected; the reasons are unknown because {path} is missing."
         )
         return
-    shown, more = split.rejects[:MOST_REASONS], len(split.rejects) - MOST_REASONS
+    shown = split.rejects[:MOST_REASONS]
+    more = len(split.rejects) - MOST_REASONS
     notes = [ALIKE] if any(reason.several for reason, _ in shown) else []
     notes += [f"{_more(more, 'reason')} not shown."] if more > 0 else []
     rows = [(count, reason.text, reason.key) for reason, count in shown]

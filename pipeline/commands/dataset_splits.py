@@ -76,7 +76,8 @@ def split_facts(
     gathered.
 
     Raises StorageError."""
-    storage, directory = open_storage(manifest.directory), manifest.directory
+    storage = open_storage(manifest.directory)
+    directory = manifest.directory
     rejects = read_rejects(storage, directory, split)
     facts_of_split = SplitFacts(
         split, rejects=rejects, conversion=read_conversion(storage, directory, split)
@@ -101,7 +102,9 @@ def read_conversion(storage: Storage, directory: str, split: str) -> Conversion:
         return Conversion()
     try:
         summary = json.loads(storage.read(path))
-        started, seconds, warnings = summary["started"], summary["seconds"], summary["warnings"]
+        started = summary["started"]
+        seconds = summary["seconds"]
+        warnings = summary["warnings"]
         datetime.fromtimestamp(started, UTC)
         return Conversion(float(started), float(seconds), tuple(map(str, warnings)))
     except (ValueError, TypeError, KeyError, OverflowError, OSError):  # the page can do without it
@@ -116,11 +119,13 @@ def read_rejects(storage: Storage, directory: str, split: str) -> list[tuple[Rea
     path = join(directory, rejects_file(split))
     if not storage.exists(path):
         return []
-    counts, reasons = Counter[str](), dict[str, Reason]()
+    counts = Counter[str]()
+    reasons = dict[str, Reason]()
     for line in storage.read(path).splitlines():
         try:
             rejected = json.loads(line)
-            text, key = rejected["error"], rejected["key"]
+            text = rejected["error"]
+            key = rejected["key"]
             kind = _NUMBER.sub("N", text)
         except (ValueError, KeyError, TypeError):
             kind, text, key = "", "(a damaged line)", ""

@@ -52,7 +52,8 @@ def label_rows(
     """(name, count) of the labels, also of classes that do not occur: all in order, or the most and
     the least frequent, which the text says."""
     every = dict.fromkeys(range(labels.base, labels.base + labels.count), 0) | dict(counts)
-    ranked, note = sorted(every.items(), key=lambda pair: -pair[1]), ""
+    ranked = sorted(every.items(), key=lambda pair: -pair[1])
+    note = ""
     if len(ranked) > most:
         half = most // 2
         ranked = ranked[:half] + ranked[-half:]
@@ -90,7 +91,9 @@ class Values:
         self.count = self.bad = 0
         self.low: float | None = None
         self.high: float | None = None
-        self._kept, self._part, self._rng = array("d"), 1, np.random.default_rng(0)
+        self._kept = array("d")
+        self._part = 1
+        self._rng = np.random.default_rng(0)
 
     def add(self, values: Sequence[float]) -> None:
         """Takes these numbers."""
@@ -99,7 +102,8 @@ class Values:
         self.bad += len(values) - len(finite)
         if not finite:
             return
-        low, high = min(finite), max(finite)
+        low = min(finite)
+        high = max(finite)
         self.low = low if self.low is None else min(self.low, low)
         self.high = high if self.high is None else max(self.high, high)
         if self._part > 1:
@@ -238,7 +242,8 @@ def recipe_of(manifest: Manifest) -> str | None:
     """The name of a recipe that trains on these records without changes; None if there is none."""
     if manifest.schema.name == PACKED_TEXT:
         return "byte_lm"
-    labels, features = manifest.labels, manifest.schema.features
+    labels = manifest.labels
+    features = manifest.schema.features
     if not _image(manifest) or not labels or labels.count < 2 or labels.key not in features:
         return None
     one_number = (features[labels.key].dtype, features[labels.key].shape) == ("int64", ())

@@ -212,10 +212,8 @@ def planned_requests(records: IndexedRecords) -> Requests:
 
     Of the first epoch. One longer than 200 batches is not planned but estimated: every block is a
     request, or two if it crosses a boundary at which reads end."""
-    batch, mean_bytes = (
-        min(BATCH, records.info.num_records),
-        records.info.num_bytes / records.info.num_records,
-    )
+    batch = min(BATCH, records.info.num_records)
+    mean_bytes = records.info.num_bytes / records.info.num_records
     order, window_bytes = plan_records(
         records, batch, Sizes(None, None, None), seed=0, epochs="drop"
     )
@@ -241,10 +239,8 @@ def planned_requests(records: IndexedRecords) -> Requests:
     requests = num_bytes = 0
     for group in lookahead:
         ids, starts = lookahead.due(lambda ids: read_starts(records.index.locate(ids)))
-        requests, num_bytes = (
-            requests + len(starts),
-            num_bytes + int(records.index.lengths[ids].sum()),
-        )
+        requests = requests + len(starts)
+        num_bytes = num_bytes + int(records.index.lengths[ids].sum())
         lookahead.used(group)
     return Requests(batch, requests / steps, num_bytes / steps)
 
@@ -276,7 +272,8 @@ def _bars(title: str, rows: Sequence[tuple[str, int]], unit: str) -> Group:
 
 def _record_table(reader: IndexedRecords, number: int, info: TextInfo | None) -> Table:
     payload = fetch_payload(reader, number)
-    manifest, rows = reader.manifest, []
+    manifest = reader.manifest
+    rows = []
     values = {"(opaque)": [payload]} if manifest.schema.opaque else decode_example(payload)
     for key, items in sorted(values.items()):
         feature = manifest.schema.features.get(key)

@@ -42,7 +42,8 @@ EXAMPLES = ("tfrecords", "'tfrecords/train-*' --split=train")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Indexes, prints, and returns the exit code. Raises InfeedError if nothing can be indexed."""
-    args, console = _parser().parse_args(argv), Console()
+    args = _parser().parse_args(argv)
+    console = Console()
     check_label_options(args)
     directory, files = _find(args.pattern, args.split)
     storage = open_storage(directory)

@@ -41,7 +41,8 @@ def schema_problems(schema: Schema, layout: Layout) -> Iterator[str]:
     for key in sorted(layout.keys() - schema.features.keys()):
         yield f"{key!r} is not in schema {schema.name!r}"
     for key, feature in schema.features.items():
-        entry, num_values = layout.get(key), feature.num_values
+        entry = layout.get(key)
+        num_values = feature.num_values
         if entry is None:
             if not feature.optional:
                 yield f"{key!r} is missing; schema {schema.name!r} has it in every record"
@@ -186,7 +187,9 @@ class IndexBuilder:
             yield from pool.map(self._read_file, files.keys(), files.values())
 
     def _read_file(self, name: str, stat: Stat) -> IndexedFile:
-        path, guess, checksum = join(self.directory, name), SchemaGuess(), google_crc32c.Checksum()
+        path = join(self.directory, name)
+        guess = SchemaGuess()
+        checksum = google_crc32c.Checksum()
         file = IndexedFile(name, stat.bytes)
         try:
             # dangling links and pipes are listed as empty, too; stat raises for them

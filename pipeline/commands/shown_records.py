@@ -119,7 +119,8 @@ def _pictures(
 ) -> tuple[list[tuple[str, Picture]], list[str]]:
     """Pictures by feature, which their alternative text names if there are several; and what cannot
     be shown."""
-    images, problems = list(_images(features, values)), list[str]()
+    images = list(_images(features, values))
+    problems = list[str]()
     pictures = list[tuple[str, Picture]]()
     for key, item in images[:MOST_PICTURES]:
         if picture := _picture(item, f"{alt}, {key}" if len(images) > 1 else alt):

@@ -110,13 +110,11 @@ class SplitVerifier(_Found):
         read: Callable[[int], object],
     ) -> None:
         super().__init__()
-        self.storage, self.manifest, self.split, self.decode, self.read = (
-            storage,
-            manifest,
-            split,
-            decode,
-            read,
-        )
+        self.storage = storage
+        self.manifest = manifest
+        self.split = split
+        self.decode = decode
+        self.read = read
         self.entry = manifest.splits[split]
         self.index: SplitIndex | None = None
         self._there: Mapping[str, Stat] = {}
@@ -165,10 +163,8 @@ class SplitVerifier(_Found):
         return "proven" if f"{self.key_digest:032x}" == self.entry.key_digest else "wrong"
 
     def _open_index(self) -> Iterator[Problem]:
-        directory, path = (
-            self.manifest.directory,
-            join(self.manifest.directory, index_file(self.split)),
-        )
+        directory = self.manifest.directory
+        path = join(self.manifest.directory, index_file(self.split))
         try:
             self.index = load_index(self.storage, directory, self.split, self.entry)
         except (ShardError, StorageError) as e:
@@ -184,8 +180,10 @@ class SplitVerifier(_Found):
                 yield Problem(join(self.manifest.directory, file), what, "stray")
 
     def _prove(self, number: int) -> _FoundInShard:
-        shard, verifier = self.entry.shards[number], _FoundInShard()
-        path, there = join(self.manifest.directory, shard.file), self._there.get(shard.file)
+        shard = self.entry.shards[number]
+        verifier = _FoundInShard()
+        path = join(self.manifest.directory, shard.file)
+        there = self._there.get(shard.file)
         if there is None:
             verifier.problems.append(
                 Problem(path, f"is missing, with its {shard.records:,} records")
@@ -203,10 +201,8 @@ class SplitVerifier(_Found):
         except StorageError as e:
             verifier.problems.append(Problem(path, str(e)))
             return verifier
-        computed, ours = (
-            Stat(there.bytes, int.from_bytes(checksum.digest(), "big")),
-            Stat(shard.bytes, shard.crc32c),
-        )
+        computed = Stat(there.bytes, int.from_bytes(checksum.digest(), "big"))
+        ours = Stat(shard.bytes, shard.crc32c)
         if computed != ours:
             verifier.problems.append(Problem(path, f"has {computed}, the manifest says {ours}"))
         elif self.index is None and verifier.records != shard.records and not verifier.problems:
@@ -231,12 +227,14 @@ class SplitVerifier(_Found):
             verifier.problems.append(Problem(where, inside, "as converted"))
 
     def _problems_inside(self, verifier: _FoundInShard, payload: bytes) -> Iterator[str]:
-        schema, labels = self.manifest.schema, self.manifest.labels
+        schema = self.manifest.schema
+        labels = self.manifest.labels
         if schema.opaque:
             verifier.key_digest = None
             return
         try:
-            layout, values = example_layout(payload), decode_example(payload)
+            layout = example_layout(payload)
+            values = decode_example(payload)
         except SchemaError as e:
             verifier.key_digest = None
             yield str(e).rstrip(".")

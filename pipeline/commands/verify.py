@@ -42,14 +42,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     verify."""
     args = _parser().parse_args(argv)
     console = Console()
-    storage, manifest = open_storage(args.directory), read_manifest(args.directory)
+    storage = open_storage(args.directory)
+    manifest = read_manifest(args.directory)
     splits = _splits(args.split, manifest)
     if args.write_sidecars:
         _write_sidecars(console, storage, manifest)
     sidecars = list(check_sidecars(storage, manifest))
     for problem in sidecars:
         say(console, f"damaged: {problem}")
-    table, notes, found = _table(), [], {}
+    table = _table()
+    notes = []
+    found = {}
     with byte_bar(console) as progress:
         bar = progress.add_task(
             "verifying", total=sum(manifest.splits[split].num_bytes for split in splits)
@@ -215,7 +218,8 @@ def repairs(
 ) -> Iterator[str]:
     """One line per repair. found: the problems of each split. sidecars: those of the files for
     TFDS."""
-    changed, wrong = _names(problems, "changed"), _names(problems, "as converted")
+    changed = _names(problems, "changed")
+    wrong = _names(problems, "as converted")
     if manifest.writer.startswith(INDEX_WRITER):
         yield from _of_indexed(changed, wrong)
     else:

@@ -35,7 +35,8 @@ def renumbered(
 ) -> tuple[Columns, np.ndarray | None]:
     """The columns in `by` with other numbers; and how many values of each record became missing by
     that, int32 [n], or None if none can. Raises SchemaError for a number that is no class."""
-    numbers, hidden = Columns(), None
+    numbers = Columns()
+    hidden = None
     for key, renumber in by.items():
         column = columns[key]
         values = column.values if isinstance(column, Ragged) else column
@@ -63,7 +64,8 @@ def _per_record(column: Column, flags: np.ndarray) -> np.ndarray:
 
 def merged(parts: Sequence[tuple[np.ndarray, Columns]]) -> Columns:
     """The columns of all rows, from those of some."""
-    merged, order = Columns(), np.argsort(np.concatenate([rows for rows, _ in parts]))
+    merged = Columns()
+    order = np.argsort(np.concatenate([rows for rows, _ in parts]))
     for key in parts[0][1]:
         columns: Sequence[Any] = [columns[key] for _, columns in parts]
         if isinstance(columns[0], Ragged):
@@ -88,7 +90,8 @@ def integers(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """The varints in these ranges, and how many are in each: None if they are not whole."""
     packed = _joined(data, begins, sizes)
-    last, stops = packed < ONE_BYTE, np.cumsum(sizes)
+    last = packed < ONE_BYTE
+    stops = np.cumsum(sizes)
     if not last[stops[sizes > 0] - 1].all():
         return data, None
     if last.all():

@@ -71,12 +71,11 @@ class Decoder:
                 "or give their length in pad_to.",
                 ", ".join(RESERVED), ", ".join(sorted(plan.specs)),
             )  # fmt: skip
-        self._planned, self._decoder = (
-            (layout, plan, pads),
-            RowDecoder(layout, plan, pads, taken, {}),
-        )
+        self._planned = (layout, plan, pads)
+        self._decoder = RowDecoder(layout, plan, pads, taken, {})
         self._rows = _row_specs(plan.specs, taken, pad_values or {})
-        self._nest, self._host_batch = nested_tree if nested else dict[str, Any], host_batch
+        self._nest = nested_tree if nested else dict[str, Any]
+        self._host_batch = host_batch
         self.spec = self._batches_of(self._rows | RESERVED | (SEED if seeded else {}))
 
     @property
@@ -90,7 +89,8 @@ class Decoder:
         other = copy(self)
         other._decoder = RowDecoder(*self._planned, self._decoder.keys, by)
         if any(each.hides for each in by.values()):
-            other._rows, other.spec = self._rows | UNSEEN, self.spec | self._batches_of(UNSEEN)
+            other._rows = self._rows | UNSEEN
+            other.spec = self.spec | self._batches_of(UNSEEN)
         return other
 
     def _batches_of(self, rows: Mapping[str, ArraySpec]) -> dict[str, Any]:

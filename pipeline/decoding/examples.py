@@ -58,7 +58,8 @@ class _Order:
             mask[row, : len(begins)] = 0xFF
             lengths = np.array([1, *(len(begins) - at for at in (5, 3, 1) if at <= len(tail))])
             moving[row, lengths], less[row, lengths] = 1, lengths - 1
-        self.moving, self.mask = moving.view("<u8"), mask.view("<u8")
+        self.moving = moving.view("<u8")
+        self.mask = mask.view("<u8")
         # no byte is borrowed from unless a length is too small
         self.known = known.view("<u8") - less.view("<u8")
 
@@ -81,7 +82,8 @@ class ExampleParser:
         Integers are int32 where those of a batch need no more than 28 bits, else int64. Raises
         SchemaError for a record that is not an Example or does not have the features, without
         naming it."""
-        parts, rest = list[tuple[np.ndarray, Columns]](), np.arange(len(payloads))
+        parts = list[tuple[np.ndarray, Columns]]()
+        rest = np.arange(len(payloads))
         for _ in range(self._orders):
             alike, columns = self._in_step([payloads[row] for row in rest.tolist()])
             if not columns:
@@ -116,7 +118,8 @@ class ExampleParser:
         if not alike.any():
             return alike, {}
         there = {key: feature for key, feature in self._features.items() if key in ranges}
-        columns, absent = _columns(data, there, ranges), self._features.keys() - there.keys()
+        columns = _columns(data, there, ranges)
+        absent = self._features.keys() - there.keys()
         if absent and (columns or not there):
             columns |= self._one_by_one([b""] * int(alike.sum()), absent)
         return alike, columns
@@ -134,7 +137,8 @@ class ExampleParser:
         features = [decode_features(payload, keys) for payload in payloads]
         columns = Columns()
         for key in keys:
-            feature, name = self._features[key], key.decode()
+            feature = self._features[key]
+            name = key.decode()
             columns[name] = _stacked(
                 [feature_values(name, feature, record.get(name)) for record in features], feature
             )
@@ -166,7 +170,8 @@ def _walk(
     ranges = dict[bytes, _Ranges]()
     for row, (key, tag) in enumerate(zip(order.keys, order.tags, strict=True)):
         if short[row]:
-            values, size = starts[row] + order.sizes[row], lengths[row] - (order.sizes[row] - 2)
+            values = starts[row] + order.sizes[row]
+            size = lengths[row] - (order.sizes[row] - 2)
         else:
             fitting, values, size = _long_entry(data, starts[row], order.heads[row], tag)
             alike &= fitting
@@ -207,7 +212,8 @@ def _long_entry(
     fits &= data.take(at, mode="clip") == tag
     size, at = _lengths(data, at + 1)
     fits &= at + size == stop
-    empty, packed = size == 0, data.take(at, mode="clip") == 0x0A
+    empty = size == 0
+    packed = data.take(at, mode="clip") == 0x0A
     size, at = _lengths(data, at + 1)
     fits &= empty | (packed & (at + size == stop))
     return fits, np.where(empty, stop, at), np.where(empty, 0, size)
@@ -216,7 +222,9 @@ def _long_entry(
 def _lengths(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The varints at these places, of up to five bytes, and where they end."""
     byte = data.take(at, mode="clip")
-    number, more, shift = (byte & 0x7F).astype(np.int64), byte >= ONE_BYTE, 7
+    number = (byte & 0x7F).astype(np.int64)
+    more = byte >= ONE_BYTE
+    shift = 7
     while more.any() and shift < 35:
         at = at + more
         byte = data.take(at, mode="clip")
@@ -232,7 +240,8 @@ def _columns(
 ) -> Columns:
     """None at all if a list does not have the number of values that it should have, or is not
     whole."""
-    columns, whole = Columns(), data.data
+    columns = Columns()
+    whole = data.data
     for keys in _together(features):
         feature = features[keys[0]]
         begins, sizes = (
@@ -240,7 +249,8 @@ def _columns(
         )
         if feature.dtype == "bytes":
             spans = zip(begins.tolist(), (begins + sizes).tolist(), strict=True)
-            values, counts = objects([bytes(whole[begin:end]) for begin, end in spans]), np.ones(1)
+            values = objects([bytes(whole[begin:end]) for begin, end in spans])
+            counts = np.ones(1)
         else:
             values, counts = (floats if feature.dtype == "float32" else integers)(
                 data, begins, sizes

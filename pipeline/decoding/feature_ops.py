@@ -122,7 +122,8 @@ class Cast(OneFeatureOp):
 
     def output_spec(self, specs: Specs) -> Specs:
         """See Op."""
-        spec, dtype = spec_of(self, self.key, specs), np.dtype(self.dtype)
+        spec = spec_of(self, self.key, specs)
+        dtype = np.dtype(self.dtype)
         if spec.dtype == BYTES:
             raise SchemaError(
                 f"{self!r}: {self.key!r} is bytes; it must be numeric. Decode it in an earlier op."
@@ -136,7 +137,8 @@ class Cast(OneFeatureOp):
         return {self.key: replace(spec, dtype=dtype)}
 
     def __call__(self, features: Features, rng: Rng) -> Features:
-        value, dtype = np.asarray(features[self.key]), np.dtype(self.dtype)
+        value = np.asarray(features[self.key])
+        dtype = np.dtype(self.dtype)
         if value.dtype.kind == "f" and dtype.kind in "iu":
             value = np.rint(value)
         with np.errstate(over="ignore", invalid="ignore"):

@@ -164,7 +164,8 @@ def _damaged(kind: Kind, error: Exception) -> SchemaError:
 
 def _png_or_webp_size(encoded: bytes, key: str) -> tuple[int, int]:
     """Height and width. SchemaError, which states the actual format, for other data."""
-    size, animated = png_size(encoded), False
+    size = png_size(encoded)
+    animated = False
     if encoded[:4] == b"RIFF" and encoded[8:15] == b"WEBPVP8":
         image = _opened(encoded, "WebP")
         (width, height), animated = image.size, getattr(image, "is_animated", False)

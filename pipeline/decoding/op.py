@@ -23,7 +23,8 @@ from pipeline.spec import BYTES, ArraySpec
 
 _MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _WEYL = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
-_LOW, _32 = np.uint64(0xFFFFFFFF), np.uint64(32)
+_LOW = np.uint64(0xFFFFFFFF)
+_32 = np.uint64(32)
 _SHARED_WORDS = 64  # computed for a batch at once; ten windows need 41
 Features = dict[str, Any]  # per key, an array or NumPy scalar; bytes where they are one value
 Specs = Mapping[str, ArraySpec]
@@ -36,7 +37,9 @@ class Rng:
     these."""
 
     def __init__(self, batch: "_Batch", row: int) -> None:
-        self._batch, self._row, self._next = batch, row, 0
+        self._batch = batch
+        self._row = row
+        self._next = 0
 
     @property
     def key(self) -> tuple[int, int]:
@@ -45,7 +48,8 @@ class Rng:
 
     def bits(self, count: int) -> np.ndarray:
         """uint32 [count], uniform over all bits."""
-        begin, self._next = self._next, self._next + count
+        begin = self._next
+        self._next = self._next + count
         return self._batch.words(self._row, self._next)[begin:]
 
     def uniform(self, low: float = 0.0, high: float = 1.0, size: int | None = None) -> Any:
@@ -69,7 +73,8 @@ class _Batch:
     """The streams of one op for the records of a batch. keys: int32 [n, 2]."""
 
     def __init__(self, keys: np.ndarray) -> None:
-        self.keys, self._shared = keys, None
+        self.keys = keys
+        self._shared = None
 
     def words(self, row: int, count: int) -> np.ndarray:
         """The first words of a record's stream: uint32 [count]."""
@@ -89,18 +94,21 @@ def rngs_of(keys: np.ndarray) -> Sequence[Rng]:
 def _philox(keys: np.ndarray, count: int) -> np.ndarray:
     """uint32 [n, count]: the first words of each key's stream."""
     key = np.ascontiguousarray(keys).view(np.uint32).astype(np.uint64)
-    key0, key1 = key[:, :1], key[:, 1:]
+    key0 = key[:, :1]
+    key1 = key[:, 1:]
     counter = [np.zeros((len(keys), -(-count // 4)), np.uint64) for _ in range(4)]
     counter[0] += np.arange(counter[0].shape[1], dtype=np.uint64)
     for _ in range(10):
-        product0, product1 = counter[0] * _MULTIPLIERS[0], counter[2] * _MULTIPLIERS[1]
+        product0 = counter[0] * _MULTIPLIERS[0]
+        product1 = counter[2] * _MULTIPLIERS[1]
         counter = [
             (product1 >> _32) ^ counter[1] ^ key0,
             product1 & _LOW,
             (product0 >> _32) ^ counter[3] ^ key1,
             product0 & _LOW,
         ]
-        key0, key1 = (key0 + _WEYL[0]) & _LOW, (key1 + _WEYL[1]) & _LOW
+        key0 = (key0 + _WEYL[0]) & _LOW
+        key1 = (key1 + _WEYL[1]) & _LOW
     return np.stack(counter, -1).reshape(len(keys), -1)[:, :count].astype(np.uint32)
 
 

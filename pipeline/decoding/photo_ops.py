@@ -129,7 +129,8 @@ class DecodeCentralCrop(_Photo):
             )
         pixels = self._window(value, whole, (self.resize_short, self.resize_short))
         height, width = resized_short(pixels.shape[0], pixels.shape[1], self.resize_short)
-        y, x = (height - side) // 2, (width - side) // 2
+        y = (height - side) // 2
+        x = (width - side) // 2
         return self._resized(pixels, (height, width))[y : y + side, x : x + side]
 
 
@@ -152,7 +153,8 @@ class DecodeResize(_Photo):
             return self._resized(pixels)
         scale = min(target / side for target, side in zip(self.size, pixels.shape, strict=False))
         height, width = (max(round(side * scale), 1) for side in pixels.shape[:2])
-        y, x = (self.size[0] - height) // 2, (self.size[1] - width) // 2
+        y = (self.size[0] - height) // 2
+        x = (self.size[1] - width) // 2
         image = np.zeros((*self.size, self.channels), np.uint8)
         image[y : y + height, x : x + width] = self._resized(pixels, (height, width))
         return image
@@ -172,7 +174,8 @@ def random_window(
     for of_area, of_ratio, of_y, of_x in zip(*uniform, strict=True):
         root = math.sqrt(height * width * (area[0] + of_area * (area[1] - area[0])))
         side = roots[int(of_ratio * _RATIOS)]
-        h, w = round(root / side), round(root * side)
+        h = round(root / side)
+        w = round(root * side)
         if 1 <= h <= height and 1 <= w <= width:
             return math.floor(of_y * (height - h + 1)), math.floor(of_x * (width - w + 1)), h, w
     return _central_within(height, width, ratio)
@@ -182,7 +185,8 @@ def random_window(
 def _roots_of_ratios(ratio: tuple[float, float]) -> list[float]:
     """Square roots of ratios, uniform in their logarithm: the midpoints of equal intervals, rounded
     to 24 bits."""
-    low, high = math.log(ratio[0]), math.log(ratio[1])
+    low = math.log(ratio[0])
+    high = math.log(ratio[1])
     middles = [low + (i + 0.5) / _RATIOS * (high - low) for i in range(_RATIOS)]
     return [round(math.exp(middle / 2) * 2**24) / 2**24 for middle in middles]
 

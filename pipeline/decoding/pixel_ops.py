@@ -93,7 +93,8 @@ class CentralCrop(ImageOp):
 
     def _image(self, value: np.ndarray, _rng: Rng, /) -> np.ndarray:
         (height, width), (h, w) = value.shape[:2], self.size
-        y, x = (height - h) // 2, (width - w) // 2
+        y = (height - h) // 2
+        x = (width - w) // 2
         return value[y : y + h, x : x + w]
 
 
@@ -174,10 +175,8 @@ def _random_crop(
     height, width, _ = image.shape
     # The key is already a hash: its bits are the random numbers, independent of any generator's
     # version.
-    y, x = (
-        rng.key[0] % (height + 2 * padding - size[0] + 1),
-        rng.key[1] % (width + 2 * padding - size[1] + 1),
-    )
+    y = rng.key[0] % (height + 2 * padding - size[0] + 1)
+    x = rng.key[1] % (width + 2 * padding - size[1] + 1)
     padded = bordered(image, padding, fill) if padding else image
     return padded[y : y + size[0], x : x + size[1]]
 
@@ -241,7 +240,8 @@ def _sheared(picture: Image.Image, x: float, y: float) -> Image.Image:
 def _moved(image: np.ndarray, axis: int, by: int) -> np.ndarray:
     """The image moved up (axis 0) or left (axis 1) by `by` pixels, or down or right if negative."""
     result = np.zeros(image.shape, np.uint8)
-    to, of = result.swapaxes(0, axis), image.swapaxes(0, axis)
+    to = result.swapaxes(0, axis)
+    of = image.swapaxes(0, axis)
     to[max(-by, 0) : max(len(of) - by, 0)] = of[max(by, 0) : max(len(of) + by, 0)]
     return result
 

@@ -102,8 +102,11 @@ def listed(ops: Sequence[Op]) -> tuple[Op, ...]:
 def planned(given: Specs, ops: Sequence[Op]) -> Plan:
     """The plan for records with the features `given`. Raises OptionError or SchemaError if the ops
     do not fit them."""
-    steps, specs, dropped = [], dict(given), dict[str, Op]()
-    reads, made = set[str](), set[str]()
+    steps = []
+    specs = dict(given)
+    dropped = dict[str, Op]()
+    reads = set[str]()
+    made = set[str]()
     for op in ops:
         drops = tuple(sorted(op.dropped_features(specs))) if isinstance(op, DropsFeatures) else ()
         for key in (*op.reads, *drops):
@@ -190,7 +193,8 @@ def pad_rows(columns: Mapping[str, Column], pad_to: Mapping[str, PadTo]) -> dict
     for key, column in columns.items():
         if key not in pad_to or not isinstance(column, Ragged):
             continue
-        pad, lengths = pad_to[key], column.lengths
+        pad = pad_to[key]
+        lengths = column.lengths
         longest = int(lengths.max(initial=0))
         if longest > pad.length and not pad.truncate:
             raise SchemaError(

@@ -25,7 +25,9 @@ except ModuleNotFoundError as e:
 cv2.setNumThreads(1)  # batches are decoded in threads of their own
 Method = Literal["bilinear", "bicubic", "area"]
 Fill = Literal["zero", "edge"]
-_MOST_CHANNELS, _TRANSPOSED = 512, (1, 3, 4)  # channels, of OpenCV
+# channels, of OpenCV
+_MOST_CHANNELS = 512
+_TRANSPOSED = (1, 3, 4)
 _FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
 
@@ -121,7 +123,8 @@ def _transposed(image: np.ndarray) -> np.ndarray:
 def _cubic(image: np.ndarray, out: int) -> np.ndarray:
     """float32 [out, w, c] of [h, w, c]: the cubic convolution of Keys (1981) with a = -0.5, like
     that of Pillow and JAX."""
-    count, values = len(image), image.reshape(len(image), -1)
+    count = len(image)
+    values = image.reshape(len(image), -1)
     centres = (np.arange(out) + 0.5) * (count / out) - 0.5
     taps = np.floor(centres).astype(int)[:, None] + np.arange(-1, 3)
     x = np.abs(taps - centres[:, None])

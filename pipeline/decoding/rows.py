@@ -47,7 +47,10 @@ class RowDecoder:
         *,
         only_needed: bool = False,
     ) -> None:
-        self.layout, self.pad_to, self.keys, self._specs = layout, pad_to, tuple(keys), plan.specs
+        self.layout = layout
+        self.pad_to = pad_to
+        self.keys = tuple(keys)
+        self._specs = plan.specs
         self.num_ops = len(plan.steps)
         self.steps, read = (_needed if only_needed else _all)(plan, keys)
         counted = {pad.length_into: key for key, pad in pad_to.items()}
@@ -56,10 +59,8 @@ class RowDecoder:
         self._made = [
             key for key in self.keys if any(key in step.sets for step in self.steps.values())
         ]
-        self._parse, self._threads = (
-            parser_of(layout, self.stored, narrow=not self.steps),
-            _RowThreads(),
-        )
+        self._parse = parser_of(layout, self.stored, narrow=not self.steps)
+        self._threads = _RowThreads()
 
     def decode(
         self, payloads: Sequence[bytes], seeds: np.ndarray, until: float = math.inf
@@ -109,7 +110,8 @@ def _all(plan: Plan, keys: Collection[str]) -> tuple[dict[int, Step], set[str]]:
 def _needed(plan: Plan, keys: Collection[str]) -> tuple[dict[int, Step], set[str]]:
     """The steps by their place in the list, without those that none of the keys depends on; and
     what they read."""
-    steps, needed = dict[int, Step](), set(keys)
+    steps = dict[int, Step]()
+    needed = set(keys)
     for place, step in reversed(list(enumerate(plan.steps))):
         if needed & step.sets.keys():
             steps[place] = step

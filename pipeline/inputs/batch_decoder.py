@@ -37,12 +37,10 @@ class BatchDecoder:
     def __init__(
         self, records: Records, decoder: Decoder, quarantine: Quarantine, rows: int
     ) -> None:
-        self._records, self._decoder, self._quarantine, self._rows = (
-            records,
-            decoder,
-            quarantine,
-            rows,
-        )
+        self._records = records
+        self._decoder = decoder
+        self._quarantine = quarantine
+        self._rows = rows
         self._seconds = TOGETHER_SECONDS  # per batch, lately
 
     def __call__(self, delivery: Delivery) -> Iterator[Batch]:
@@ -53,7 +51,9 @@ class BatchDecoder:
         """Its batches in the parts in which they are made: as many together as lately took about 20
         ms, but one by one where a record is bad, or an op raises an error or takes longer. So no
         batch waits for the records of others."""
-        at, end, rows = 0, len(delivery.rows.record_ids), self._rows
+        at = 0
+        end = len(delivery.rows.record_ids)
+        rows = self._rows
         while at < end:
             count = max(1, min((end - at) // rows, int(TOGETHER_SECONDS / self._seconds)))
             part = delivery.part(at, at + count * rows)
@@ -82,7 +82,8 @@ class BatchDecoder:
             return self._despite_bad_rows(part, e)
 
     def _timed(self, part: Delivery, until: float = math.inf) -> Batch:
-        began, ids = time.monotonic(), part.rows.record_ids
+        began = time.monotonic()
+        ids = part.rows.record_ids
         batch = self._batch(ids, part.rows.seeds, ids >= 0, list(map(intact, part.records)), until)
         self._seconds = (time.monotonic() - began) * self._rows / len(ids) + 1e-9
         return batch
@@ -100,7 +101,8 @@ class BatchDecoder:
     ) -> Batch:
         """ids, seeds: of every row. counted (bool): the rows of these records, in order; other rows
         are padding."""
-        index, crc = ids.astype(np.int32), np.zeros(len(ids), np.uint32)
+        index = ids.astype(np.int32)
+        crc = np.zeros(len(ids), np.uint32)
         crc[counted] = [record.crc for record in records]
         payloads = [record.payload for record in records]
         op_seed = op_seeds(seeds[counted], self._decoder.num_ops)
@@ -113,7 +115,8 @@ class BatchDecoder:
     def _despite_bad_rows(self, delivery: Delivery, error: SchemaError | None = None) -> Batch:
         """error: from decoding all rows together, if that was tried."""
         rows = delivery.rows
-        ids, seeds = rows.record_ids.copy(), rows.seeds
+        ids = rows.record_ids.copy()
+        seeds = rows.seeds
         records = dict(zip(np.flatnonzero(ids >= 0).tolist(), delivery.records, strict=True))
         bad_rows = self._bad_rows(ids, seeds, records)
         if self._quarantine.on_error == "raise":
@@ -155,7 +158,8 @@ class BatchDecoder:
                 whole[row] = record
         parts = [list(whole)] if whole else []
         while parts:
-            rows, counted = parts.pop(), np.zeros(len(ids), bool)
+            rows = parts.pop()
+            counted = np.zeros(len(ids), bool)
             counted[rows] = True
             try:
                 self._batch(ids, seeds, counted, [whole[row] for row in rows])
@@ -187,7 +191,8 @@ class BatchDecoder:
 
     def _records_after(self, record_id: int) -> Iterator[tuple[int, Record]]:
         """The candidates, fetched in growing groups: damage is rarely a single record."""
-        numbers, size = stand_ins(self._records.info.source_starts.tolist(), record_id), 1
+        numbers = stand_ins(self._records.info.source_starts.tolist(), record_id)
+        size = 1
         while ids := list(itertools.islice(numbers, size)):
             yield from zip(ids, fetch(self._records, np.array(ids)), strict=True)
             size = min(2 * size, MOST_FETCHED)
@@ -207,7 +212,8 @@ class Serving:
     record is a tf.train.Example, else "records"."""
 
     def __init__(self, records: Records, rows: RowDecoder) -> None:
-        self._records, self.rows = records, rows
+        self._records = records
+        self.rows = rows
         specs = {key: feature_specs(rows.layout)[key] for key in rows.stored}
         fixed = all(None not in spec.shape for spec in specs.values())
         self.stored: Mapping[str, ArraySpec] | None = specs if specs and fixed else None

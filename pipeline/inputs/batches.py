@@ -21,7 +21,8 @@ from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Proven, Reading
 
 GROUP_BYTES = 16 * 1024**2  # read together
 # decoded together: more no longer fit the processor's caches
-TOGETHER_ROWS, TOGETHER_BYTES = (256, 2 * 1024**2)
+TOGETHER_ROWS = 256
+TOGETHER_BYTES = 2 * 1024**2
 _TURN_SECONDS = 0.005
 
 
@@ -63,7 +64,8 @@ def planned_rows(
     while left is None or left > 0:
         count = together if left is None else min(together, left)
         yield order.rows(position, rows, count)
-        position, left = order.advance(position, count), None if left is None else left - count
+        position = order.advance(position, count)
+        left = None if left is None else left - count
 
 
 class Turns:
@@ -145,7 +147,8 @@ def _groups(
         if group_bytes >= target_bytes:
             yield group, group_bytes
             target_bytes = min(2 * group_bytes, most_bytes)
-            group, group_bytes = [], 0
+            group = []
+            group_bytes = 0
     if group:
         yield group, group_bytes
 

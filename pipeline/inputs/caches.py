@@ -118,14 +118,16 @@ class DiskStore:
     written."""
 
     def __init__(self, records: RecordsInfo, directory: str, share: float) -> None:
-        lengths, crcs = records.lengths, records.crcs
+        lengths = records.lengths
+        crcs = records.crcs
         if lengths is None or crcs is None:
             raise OptionError(
                 f"cache={directory!r}: a cache on disk needs lengths and checksums of all records "
                 f"in advance, which {records.name} does not have. Index the files (infeed index), "
                 "or use cache='ram'."
             )
-        self._name, self._index = records.name, SplitIndex(lengths, crcs, [len(lengths)])
+        self._name = records.name
+        self._index = SplitIndex(lengths, crcs, [len(lengths)])
         folder = Path(directory) / records.fingerprint
         self._path = str(folder / RECORDS_FILE)
         (size,) = self._index.shard_bytes().tolist()
@@ -243,14 +245,14 @@ class CachedRecords:
     own store: the same folder, or an empty one in RAM."""
 
     def __init__(self, source: Records, store: Store, cached_in: Cache, share: float) -> None:
-        self.source, self.store, self.info, self.cached_in, self._share = (
-            source,
-            store,
-            source.info,
-            cached_in,
-            share,
-        )
-        self.block_starts, self.weigh, self.where = source.block_starts, source.weigh, source.where
+        self.source = source
+        self.store = store
+        self.info = source.info
+        self.cached_in = cached_in
+        self._share = share
+        self.block_starts = source.block_starts
+        self.weigh = source.weigh
+        self.where = source.where
 
     def __reduce__(self) -> tuple[Any, ...]:
         return functools.partial(cached, share=self._share), (self.source, self.cached_in)

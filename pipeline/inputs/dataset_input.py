@@ -59,8 +59,12 @@ class DatasetInput:
         start_step: int = 0,
         workers: int = 0,
     ) -> None:
-        self._records, self._order, self._rows, self._decoder = records, order, rows, decoder
-        self._quarantine, self._workers = quarantine, workers
+        self._records = records
+        self._order = order
+        self._rows = rows
+        self._decoder = decoder
+        self._quarantine = quarantine
+        self._workers = workers
         self._stall_seconds = checked_stall_seconds(stall_seconds)
         check_number(
             "read_ahead_bytes", read_ahead_bytes, at_least=0, more="; 0 reads one batch ahead"
@@ -102,11 +106,9 @@ class DatasetInput:
         self._decode = BatchDecoder(records, decoder, quarantine, host_rows)
         if workers:
             pickled(self._work(self.info.start))  # raises its errors before any record is read
-        ahead, steps, batch = (
-            format_bytes(self.read_ahead_bytes),
-            order.steps_per_epoch,
-            order.global_batch,
-        )
+        ahead = format_bytes(self.read_ahead_bytes)
+        steps = order.steps_per_epoch
+        batch = order.global_batch
         batches = f"{steps} batch{'es' * (steps != 1)} of {batch} per epoch, "
         epoch = "" if isinstance(order, MixOrder) else batches  # a mixture has none
         log.info(
@@ -114,7 +116,8 @@ class DatasetInput:
         )
 
     def __repr__(self) -> str:
-        batch, name = self._order.global_batch, self._records.info.name
+        batch = self._order.global_batch
+        name = self._records.info.name
         return f"<DatasetInput of {self.num_records} records in batches of {batch}: {name}>"
 
     def __iter__(self) -> Batches:
@@ -185,7 +188,8 @@ class DatasetInput:
         position = self.start if position is None else position
         if self._workers:
             return WorkerBatches(self._work(position), self._quarantine)
-        turns, planned = Turns(), planned_rows(self._order, position, self._rows, self._together)
+        turns = Turns()
+        planned = planned_rows(self._order, position, self._rows, self._together)
         reading = read_ahead(self._records, planned, self.read_ahead_bytes, turns)
         return Batches(reading, self._decode, self._stall_seconds, turns, self._together)
 

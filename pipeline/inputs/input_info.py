@@ -83,7 +83,9 @@ class Unbatched:
     ) -> None:
         # TypeError for an unknown option, here rather than in the Trainer
         signature(make).bind(*args, **options)
-        self._make, self._args, self._options = make, args, options
+        self._make = make
+        self._args = args
+        self._options = options
 
     def __call__(self, ctx: Any) -> Any:
         """The batches of the context's host."""
@@ -202,7 +204,8 @@ class _File:
     """A quarantine file: one JSON object per line and place, sorted by number."""
 
     def __init__(self, path: str) -> None:
-        self._path, self._storage = path, open_storage(path)
+        self._path = path
+        self._storage = open_storage(path)
         remedy = "It is not a quarantine file: give the name of a new one."
         self._file = JsonFile(f"quarantine_file={path!r}", OptionError, remedy)
         if self._storage.exists(path):  # do not overwrite another file, given by mistake

@@ -57,10 +57,8 @@ def recorded_order(order: TrainOrder | MixOrder) -> dict[str, Any]:
 def restored_order(recorded: Mapping[str, Any]) -> TrainOrder | MixOrder:
     """The order that was recorded. Raises KeyError or TypeError for JSON that is not one."""
     if "mixture" in recorded:
-        settings, shuffles = (
-            recorded["mixture"],
-            [_restored_shuffle(each) for each in recorded["shuffles"]],
-        )
+        settings = recorded["mixture"]
+        shuffles = [_restored_shuffle(each) for each in recorded["shuffles"]]
         first_ids = np.cumsum([0, *(shuffle.num_records for shuffle in shuffles)])[:-1].tolist()
         shares = np.array(recorded["shares"])
         named = {"seed": settings["seed"], "digest": settings["mixture"]}
@@ -153,7 +151,8 @@ def _origins(records: Records, which: range) -> Iterator[Origin]:
         return
     place = split = None
     if isinstance(records, IndexedRecords):
-        directory, split = records.manifest.directory, records.split
+        directory = records.manifest.directory
+        split = records.split
         place = directory if is_remote(directory) else str(Path(directory).absolute())
     info = records.info
     yield Origin(info.name, info.fingerprint, which.start, which.stop, directory=place, split=split)

@@ -28,10 +28,14 @@ class Slots:
     alone."""
 
     def __init__(self, spec: Mapping[str, Any], batches: int, file: int = -1) -> None:
-        self._parts, self._free, self._count, size = list[mmap.mmap](), deque[int](), 0, 0
+        self._parts = list[mmap.mmap]()
+        self._free = deque[int]()
+        self._count = 0
+        size = 0
         self._places = dict[tuple[str, ...], tuple[slice, Any, np.dtype]]()  # by the path of keys
         for path, leaf in leaves(spec):
-            shape, dtype = (batches, *leaf.shape), np.dtype(leaf.dtype)
+            shape = (batches, *leaf.shape)
+            dtype = np.dtype(leaf.dtype)
             num_bytes = math.prod(shape) * dtype.itemsize
             self._places[path] = slice(size, size + num_bytes), shape, dtype
             size += aligned(num_bytes)
@@ -45,7 +49,8 @@ class Slots:
         """The number of a free slot, or of a new one."""
         if self._free:
             return self._free.popleft()
-        number, self._count = self._count, self._count + 1
+        number = self._count
+        self._count = self._count + 1
         if self.file >= 0:
             # what is not used yet takes no memory
             os.ftruncate(self.file, _first(_part(number) + 1) * self._size)

@@ -41,7 +41,8 @@ class TfProgram:
         endless: bool,
         start: int,
     ) -> None:
-        self.program, self.rows = program, rows
+        self.program = program
+        self.rows = rows
         self.info = InputInfo(
             spec=_spec(program, rows),
             fingerprint="a tf.data program",
@@ -111,7 +112,9 @@ class TfProgramBatches(Iterator[Batch]):
         self._expected = (
             {skip: source.digests[skip - 1]} if 0 < skip <= len(source.digests) else {}
         ) | source.restored
-        self._source, self._skip, self._closed = source, skip, False
+        self._source = source
+        self._skip = skip
+        self._closed = False
         self._iterator = source.program.prefetch(DECODING).as_numpy_iterator()
         self._digests = source.digests = array("I")
 

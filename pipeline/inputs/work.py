@@ -45,12 +45,17 @@ class Work:
 def divided(rows: Sequence[range], parts: int) -> list[tuple[range, ...]]:
     """The rows in order, cut into parts of equal length, or of one more: fewer parts than asked for
     if rows are few."""
-    total, cut = sum(map(len, rows)), list[tuple[range, ...]]()
+    total = sum(map(len, rows))
+    cut = list[tuple[range, ...]]()
     parts = min(parts, total)
     for part in range(parts):
-        low, high, at, own = part * total // parts, (part + 1) * total // parts, 0, list[range]()
+        low = part * total // parts
+        high = (part + 1) * total // parts
+        at = 0
+        own = list[range]()
         for each in rows:
-            begin, end = max(low - at, 0), min(high - at, len(each))
+            begin = max(low - at, 0)
+            end = min(high - at, len(each))
             own += [each[begin:end]] if begin < end else []
             at += len(each)
         cut.append(tuple(own))
@@ -82,7 +87,9 @@ class _Pickler(pickle.Pickler):
 
 def pickled(work: Work) -> tuple[memoryview, list[memoryview]]:
     """The work, and its arrays. Raises OptionError if it cannot be passed to another process."""
-    stream, buffers, workers = io.BytesIO(), list[pickle.PickleBuffer](), len(work.rows)
+    stream = io.BytesIO()
+    buffers = list[pickle.PickleBuffer]()
+    workers = len(work.rows)
     try:
         _Pickler(stream, workers, buffer_callback=buffers.append).dump(work)
     except OptionError:
@@ -99,7 +106,8 @@ def packed(work: Work) -> tuple[int, list[int]]:
     """An anonymous file, and the sizes of its parts: the pickled work, and its arrays, which
     processes then share."""
     stream, arrays = pickled(work)
-    parts, descriptor = [stream, *arrays], anonymous_file()
+    parts = [stream, *arrays]
+    descriptor = anonymous_file()
     with open(descriptor, "wb", closefd=False) as file:
         for part in parts:
             file.write(part)
@@ -110,11 +118,9 @@ def packed(work: Work) -> tuple[int, list[int]]:
 def unpacked(descriptor: int, sizes: Sequence[int]) -> Work:
     """What `packed` made. Its arrays are shared until somebody writes into one, and then gets a
     copy."""
-    memory, at, parts = (
-        memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)),
-        0,
-        list[memoryview](),
-    )
+    memory = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY))
+    at = 0
+    parts = list[memoryview]()
     for size in sizes:
         parts.append(memory[at : at + size])
         at += aligned(size)

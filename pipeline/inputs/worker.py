@@ -36,7 +36,9 @@ class _Found(Quarantine):
 
     def __init__(self, on_error: OnError, max_bad_records: int) -> None:
         super().__init__(on_error)
-        self._most, self._numbers, self._new = max_bad_records, set[int](), list[BadRecord]()
+        self._most = max_bad_records
+        self._numbers = set[int]()
+        self._new = list[BadRecord]()
 
     def add(self, records: Iterable[BadRecord]) -> None:
         new = list(records)
@@ -47,7 +49,8 @@ class _Found(Quarantine):
 
     def taken(self) -> list[BadRecord]:
         """Those since the last call."""
-        new, self._new = self._new, []
+        new = self._new
+        self._new = []
         return new
 
 
@@ -58,7 +61,8 @@ def main(index: int, parent: int, descriptors: Descriptors) -> NoReturn:
         # unlike SIG_IGN, not inherited by processes that an op may start
         signal.signal(number, lambda *_: None)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    requests, worker_pool.inside_worker = Connection(descriptors.requests), True
+    requests = Connection(descriptors.requests)
+    worker_pool.inside_worker = True
     bad_records = None
     try:
         work = unpacked(descriptors.work, descriptors.sizes)
@@ -83,15 +87,15 @@ def _answer(
     index: int, requests: Connection, descriptors: Descriptors, work: Work, bad_records: _Found
 ) -> None:
     row_decoding.THREADS = work.threads
-    rows, first = (
-        work.rows[index],
-        sum(len(each) for before in work.rows[:index] for each in before),
-    )
-    slots, turns = Slots(work.decoder.spec, work.together, descriptors.slots), Turns()
+    rows = work.rows[index]
+    first = sum(len(each) for before in work.rows[:index] for each in before)
+    slots = Slots(work.decoder.spec, work.together, descriptors.slots)
+    turns = Turns()
     decode = BatchDecoder(work.records, work.decoder, bad_records, sum(map(len, rows)))
     planned = planned_rows(work.order, work.position, rows, work.together)
     for delivery in read_ahead(work.records, planned, work.read_ahead_bytes, turns):
-        slot, places = int.from_bytes(_or_end(requests.recv_bytes)), itertools.count()
+        slot = int.from_bytes(_or_end(requests.recv_bytes))
+        places = itertools.count()
         for part in made_in_turns([delivery], decode.parts, turns):
             batches = list(part)
             for batch in batches:

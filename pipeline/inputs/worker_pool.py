@@ -37,7 +37,8 @@ inside_worker = False
 COUNT_BYTES = 2  # of an answer that is the number of batches
 END_SECONDS = 5.0  # for killed processes to end
 # at this signal a worker writes the stacks of its threads
-STACKS, STACKS_SECONDS = (signal.SIGUSR1, 0.5)
+STACKS = signal.SIGUSR1
+STACKS_SECONDS = 0.5
 _PROGRAM = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from pipeline.inputs.worker_pool "
     "import Descriptors; from pipeline.inputs.worker import main; main(*map(int, sys.argv[2:4]), "
@@ -73,13 +74,14 @@ class WorkerBatches(Batches):
                 "a worker process would start workers: it imports the module of an op, which makes "
                 "batches when it is imported. Put that under: if __name__ == '__main__':"
             )
-        self._work, self._quarantine, self._lock = work, quarantine, threading.Lock()
-        self._slots, self._asked = (
-            Slots(work.decoder.spec, work.together, anonymous_file()),
-            deque[int](),
-        )
+        self._work = work
+        self._quarantine = quarantine
+        self._lock = threading.Lock()
+        self._slots = Slots(work.decoder.spec, work.together, anonymous_file())
+        self._asked = deque[int]()
         self._made = iter(())  # the batches of a slot, once each worker has made its rows
-        self._left, self._position = work.order.remaining(work.position), work.position
+        self._left = work.order.remaining(work.position)
+        self._position = work.position
         self._closed = self._interrupted = False
         shared, sizes = packed(work)
         self._workers = list[_Worker]()
@@ -109,7 +111,8 @@ class WorkerBatches(Batches):
             except (
                 BaseException
             ) as error:  # Ctrl-C as well: some workers may have answered, and others not
-                closed, self._interrupted = self._closed, not isinstance(error, Exception)
+                closed = self._closed
+                self._interrupted = not isinstance(error, Exception)
                 self.close()
                 if closed and not self._interrupted:
                     raise StopIteration from None
@@ -124,7 +127,8 @@ class WorkerBatches(Batches):
                 worker.ask(slot)
         if not self._asked:
             raise StopIteration
-        arrays, count = self._slots.arrays(self._asked.popleft()), self._work.together
+        arrays = self._slots.arrays(self._asked.popleft())
+        count = self._work.together
         if not self._asked and self._left:
             count += self._left  # the last
         self._made = (mapped(itemgetter(place), arrays) for place in range(count))
@@ -159,7 +163,8 @@ class WorkerBatches(Batches):
 
     def _named(self, worker: "_Worker") -> str:
         """The worker and what it was asked for."""
-        rows, count = self._work.rows[worker.index], len(self._workers)
+        rows = self._work.rows[worker.index]
+        count = len(self._workers)
         planned = planned_rows(self._work.order, self._position, rows, self._work.together)
         ids = [number for number in next(planned).record_ids.tolist() if number >= 0]
         # more is known to the storage
@@ -174,7 +179,8 @@ class WorkerBatches(Batches):
     def close(self) -> None:
         """Ends the iteration and the workers, which takes milliseconds; half a second for one that
         a disk keeps."""
-        self._closed, self._made = True, iter(())
+        self._closed = True
+        self._made = iter(())
         self._end()
 
     def join(self, timeout_seconds: float) -> bool:
@@ -190,7 +196,8 @@ class WorkerBatches(Batches):
 class _Worker:
     def __init__(self, index: int, slots: int, work: int, sizes: list[int]) -> None:
         # batches whose rows it has made, and that are not delivered
-        self.index, self.made = (index, 0)
+        self.index = index
+        self.made = 0
         self.requests, child_end = Pipe()
         self.answers = select.poll()  # Connection.poll takes 30 us
         self.answers.register(self.requests.fileno(), select.POLLIN)

@@ -77,13 +77,17 @@ def plan_mixture(
     mixed: Mixture, global_batch: int, sizes: Sizes, *, seed: int
 ) -> tuple[MixOrder, int]:
     """The same of a mixture. A source's windows are scaled by its share of the rows."""
-    sources, streams = [part.records for part in mixed.records.parts], sizes.streams
+    sources = [part.records for part in mixed.records.parts]
+    streams = sizes.streams
     if streams is None:
         streams = default_streams([records.info for records in sources], global_batch)
-    shuffles, settings, total = [], [], 0
+    shuffles = []
+    settings = []
+    total = 0
     for number, (records, share) in enumerate(zip(sources, mixed.shares.tolist(), strict=True)):
         block, window, window_bytes = _windows(records.info, global_batch, streams, sizes, share)
-        starts, own_seed = records.block_starts(max(1, block)), int(hash_key(seed, SOURCES, number))
+        starts = records.block_starts(max(1, block))
+        own_seed = int(hash_key(seed, SOURCES, number))
         shuffles.append(
             Shuffle(
                 records.info.num_records,

@@ -92,15 +92,16 @@ class MixOrder:
         seed: int,
         digest: str,
     ) -> None:
-        self.num_records, self.global_batch = (
-            sum(shuffle.num_records for shuffle in shuffles),
-            global_batch,
-        )
+        self.num_records = sum(shuffle.num_records for shuffle in shuffles)
+        self.global_batch = global_batch
         self.streams = shuffles[0].streams
         check_sizes(self.num_records, global_batch)
         check_streams(self.streams, global_batch, min(shuffle.num_records for shuffle in shuffles))
-        self.shuffles, self.shares = shuffles, shares
-        self._first_ids, self._seed, self._digest = first_ids, seed, digest
+        self.shuffles = shuffles
+        self.shares = shares
+        self._first_ids = first_ids
+        self._seed = seed
+        self._digest = digest
         self._rounds = Shares(shares)
         self._stream_rows = global_batch // self.streams
         self._round = functools.lru_cache(2 * self.streams)(self._mixed_round)  # 1 KB each
@@ -145,22 +146,26 @@ class MixOrder:
             )
             here = sources[inside : inside + count]
             yield self._drawn(stream, had, here)
-            count, at = count - len(here), at + len(here)
+            count = count - len(here)
+            at = at + len(here)
 
     def _drawn(
         self, stream: int, had: np.ndarray, sources: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Epochs and record ids of rows that each take the next record of their source."""
-        counts, pieces = np.bincount(sources), []
+        counts = np.bincount(sources)
+        pieces = []
         for source in np.flatnonzero(counts).tolist():
-            shuffle, first = self.shuffles[source], self._first_ids[source]
+            shuffle = self.shuffles[source]
+            first = self._first_ids[source]
             epoch, at = divmod(int(had[source]), shuffle.length(stream))
             pieces += [
                 (e, ids + first)
                 for e, ids in shuffle.records(stream, epoch, at, int(counts[source]))
             ]
         rows = np.argsort(sources, kind="stable")  # source by source, like the pieces
-        ids, epochs = np.empty(len(sources), np.int64), np.empty(len(sources), np.int64)
+        ids = np.empty(len(sources), np.int64)
+        epochs = np.empty(len(sources), np.int64)
         ids[rows] = np.concatenate([ids for _, ids in pieces])
         epochs[rows] = np.repeat([epoch for epoch, _ in pieces], [len(ids) for _, ids in pieces])
         return epochs, ids

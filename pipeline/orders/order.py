@@ -76,18 +76,14 @@ class TrainOrder:
                 "epochs='span' (batches cross epochs)."
             )
         check_number("block_records", block_records, at_least=1)
-        self.num_records, self.global_batch, self.seed, self.epochs = (
-            num_records,
-            global_batch,
-            seed,
-            epochs,
-        )
+        self.num_records = num_records
+        self.global_batch = global_batch
+        self.seed = seed
+        self.epochs = epochs
         check_streams(streams, global_batch, num_records)
-        self.streams, self.block_records, self.window_records = (
-            streams,
-            block_records,
-            window_records,
-        )
+        self.streams = streams
+        self.block_records = block_records
+        self.window_records = window_records
         starts = np.arange(0, num_records, block_records) if block_starts is None else block_starts
         self.shuffle = Shuffle(
             num_records, starts, seed=seed, streams=streams, window_records=window_records
@@ -128,13 +124,15 @@ class TrainOrder:
         follow."""
         groups = list[np.ndarray]()
         while batches:
-            position, here = self._resolve(position), batches
+            position = self._resolve(position)
+            here = batches
             if self.epochs == "drop":  # the next epoch begins with a batch of its own
                 here = min(batches, (self._shortest - position.records) // self._stream_rows)
             groups.append(
                 rows_of_batches(partial(self._records, position), ranges, self._stream_rows, here)
             )
-            position, batches = self.advance(position, here), batches - here
+            position = self.advance(position, here)
+            batches = batches - here
         ids, epochs = np.concatenate(groups, axis=1)
         return Rows(ids, epochs, self.seed)
 
@@ -148,7 +146,8 @@ class TrainOrder:
     def _records(
         self, position: Position, stream: int, first: int, count: int
     ) -> Iterator[tuple[int, np.ndarray]]:
-        epoch, at = position.epoch, position.records + first
+        epoch = position.epoch
+        at = position.records + first
         # streams differ in length by one, so each enters its next epoch separately
         if self.epochs == "span":
             epoch, at = divmod(position.epoch * self._shortest + at, self.shuffle.length(stream))
@@ -168,7 +167,8 @@ def rows_of_batches(
     stream is asked once for all batches, because asking costs as much as 20 records."""
     tables = [np.empty((2, batches, 0), np.int64)]
     for stream, first, count in stream_rows(ranges, rows_per_stream):
-        table, at = np.empty((2, batches * rows_per_stream), np.int64), 0
+        table = np.empty((2, batches * rows_per_stream), np.int64)
+        at = 0
         for epochs, ids in records(stream, first, (batches - 1) * rows_per_stream + count):
             table[0, at : at + len(ids)], table[1, at : at + len(ids)] = ids, epochs
             at += len(ids)
@@ -195,7 +195,8 @@ class EvalOrder:
 
     def __init__(self, num_records: int, global_batch: int) -> None:
         check_sizes(num_records, global_batch)
-        self.num_records, self.global_batch = num_records, global_batch
+        self.num_records = num_records
+        self.global_batch = global_batch
 
     @property
     def steps_per_epoch(self) -> int:

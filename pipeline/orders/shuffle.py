@@ -18,7 +18,8 @@ from pipeline.checks import check_number
 
 # The purpose of a hash is part of its key, so that different uses of one seed are unrelated.
 BLOCKS, WINDOWS, RECORDS, MIXES, SOURCES, DEVICE = 1, 2, 3, 4, 5, 6
-_MASK, _GAMMA = 2**64 - 1, 0x9E3779B97F4A7C15
+_MASK = 2**64 - 1
+_GAMMA = 0x9E3779B97F4A7C15
 GAMMA = np.uint64(_GAMMA)
 BLOCK_BYTES = 1_000_000  # one ranged read
 LEAST_BLOCKS = 16_384  # with fewer, the streams of small data would never change
@@ -110,8 +111,11 @@ class Shuffle:
         window_records: int,
     ) -> None:
         check_number("window_records", window_records, at_least=1)
-        self.num_records, self.streams, self.window_records = num_records, streams, window_records
-        self.seed, self._starts = seed, np.append(block_starts, num_records)
+        self.num_records = num_records
+        self.streams = streams
+        self.window_records = window_records
+        self.seed = seed
+        self._starts = np.append(block_starts, num_records)
         # Batches need the same window of a stream many times, and an epoch boundary needs the
         # blocks of two epochs. ImageNet: 2 MB of blocks per epoch, 330 KB of windows.
         self._blocks = functools.lru_cache(2)(self._permuted_blocks)
@@ -141,9 +145,11 @@ class Shuffle:
             window, inside = divmod(at, self.window_records)
             ids = self._window(epoch, stream, window)[inside : inside + count]
             yield epoch, ids
-            count, at = count - len(ids), at + len(ids)
+            count = count - len(ids)
+            at = at + len(ids)
             if at == length:
-                epoch, at = epoch + 1, 0
+                epoch = epoch + 1
+                at = 0
 
     def _bounds(self, stream: int) -> tuple[int, int]:
         return stream * self.num_records // self.streams, (
@@ -158,10 +164,8 @@ class Shuffle:
         begin, last = np.searchsorted(ends, [first, first + count - 1], side="right").tolist()
         # List the window's blocks in sequence, then shuffle: looking up each record's block costs
         # more.
-        lows, stops = (
-            self._starts[blocks[begin : last + 1]],
-            self._starts[blocks[begin : last + 1] + 1],
-        )
+        lows = self._starts[blocks[begin : last + 1]]
+        stops = self._starts[blocks[begin : last + 1] + 1]
         # the first and the last block may be partly outside
         lows[0] = stops[0] - (ends[begin] - first)
         stops[-1] -= ends[last] - (first + count)

@@ -54,7 +54,8 @@ def histogram(title: str, values: np.ndarray, unit: str, *, note: str = "") -> H
 
 def _bins(finite: np.ndarray) -> Any:
     """The number of bins, or their edges: a bin for each integer, if these are few."""
-    width, resolution = np.ptp(finite), np.spacing(np.abs(finite).max())
+    width = np.ptp(finite)
+    resolution = np.spacing(np.abs(finite).max())
     if width < BINS and resolution < 0.5 and (finite == finite.round()).all():
         return np.arange(finite.min(), finite.max() + 2) - 0.5
     if width == 0 and resolution >= 0.5:  # a bin needs a width

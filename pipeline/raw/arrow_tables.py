@@ -19,7 +19,9 @@ from pipeline.storage.storage import Storage
 
 MAX_BATCH_BYTES = 64 * MiB
 _USUAL_BATCH_BYTES = 8 * MiB  # of numbers, which take up to ten times as much as Python objects
-_VALUE_BYTES, _BOMB_BYTES, _BOMB_RATIO = 8, 1024 * MiB, 100
+_VALUE_BYTES = 8
+_BOMB_BYTES = 1024 * MiB
+_BOMB_RATIO = 100
 _FEW_ROWS = 4096
 
 Row = dict[str, Any]
@@ -46,10 +48,8 @@ def arrow_cells(storage: Storage, uri: str) -> dict[str, Sequence[Any]]:
     Raises RawDataError."""
     with _opened(storage, uri) as file:
         schema = parquet.read_schema(file) if uri.endswith(".parquet") else _stream(file)[0]
-    named, kinds = (
-        _class_names(schema),
-        dict(zip(unique(schema.names, uri), schema.types, strict=True)),
-    )
+    named = _class_names(schema)
+    kinds = dict(zip(unique(schema.names, uri), schema.types, strict=True))
     return {
         name: [named[name]] if name in named else _examples(_plain(kind))
         for name, kind in kinds.items()
@@ -210,7 +210,8 @@ def _examples(kind: Any) -> list[Any]:
 def _cells(array: Any, names: Sequence[str] | None) -> list[Any]:
     """The cells as Python objects; equal texts as one object."""
     if types.is_dictionary(array.type):
-        names, array = array.dictionary.to_pylist(), array.indices
+        names = array.dictionary.to_pylist()
+        array = array.indices
     cells = array.cast(_plain(array.type)).to_pylist()
     if names is None:
         return cells

@@ -74,7 +74,8 @@ class ToJpeg:
         opaque, fixups = _opaque(image)
         notes = self._notes(turn is not None)
         if form == "GIF" and _is_animated(image):
-            fixups, notes = (*fixups, "first_frame_only"), (*notes, _FIRST_FRAME)
+            fixups = (*fixups, "first_frame_only")
+            notes = (*notes, _FIRST_FRAME)
         return self._encoded(opaque, turn, (f"{form.lower()}_to_jpeg", *fixups), notes)
 
     def _from_jpeg(self, data: bytes) -> Jpeg:
@@ -102,10 +103,12 @@ class ToJpeg:
         notes: tuple[str, ...],
     ) -> Jpeg:
         if turn is not None and self.apply_orientation:
-            image, fixups = image.transpose(turn), (*fixups, "turned_upright")
+            image = image.transpose(turn)
+            fixups = (*fixups, "turned_upright")
         size = self._fitting(image.size)
         if size != image.size:
-            image, fixups = image.resize(size, Image.Resampling.LANCZOS), (*fixups, "scaled_down")
+            image = image.resize(size, Image.Resampling.LANCZOS)
+            fixups = (*fixups, "scaled_down")
         if max(image.size) > _MAX_JPEG_SIDE:
             raise Reject(
                 f"{image.width}x{image.height} pixels; a JPEG has at most {_MAX_JPEG_SIDE:,} per "

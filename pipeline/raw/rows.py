@@ -143,12 +143,14 @@ class _Lines:
 
     def __init__(self, file: BinaryIO, offset: int = 0):
         self._file = file
-        self.offset, self.line = offset or (len(BOM) if file.read(len(BOM)) == BOM else 0), 0
+        self.offset = offset or (len(BOM) if file.read(len(BOM)) == BOM else 0)
+        self.line = 0
         self.begin = self.offset  # of the last line read; at the end of the file, its size
         file.seek(self.offset)
 
     def go_to(self, offset: int, line: int) -> None:
-        self.offset, self.line = offset, line
+        self.offset = offset
+        self.line = line
         self._file.seek(offset)
 
     def read(self, limit: int) -> bytes:
@@ -178,20 +180,24 @@ def _rows(
     rows this holds for roughly the first half."""
     doomed_to, why = 0, ""
     while True:
-        offset, line = lines.offset, lines.line
+        offset = lines.offset
+        line = lines.line
         after_first: list[int] = []
         try:
-            cells, error = parse(_taken(lines, after_first, why if offset < doomed_to else "")), ""
+            cells = parse(_taken(lines, after_first, why if offset < doomed_to else ""))
+            error = ""
         except StopIteration:
             return
         except _RowError as e:
-            cells, error = {}, str(e)
+            cells = {}
+            error = str(e)
             if after_first:
                 failed_at = (
                     offset + MAX_ROW_BYTES // 2 if isinstance(e, _TooLongError) else lines.begin
                 )
                 if failed_at > doomed_to:
-                    doomed_to, why = failed_at, error
+                    doomed_to = failed_at
+                    why = error
                 lines.go_to(after_first[0], line + 1)
         if cells or error:
             yield TableRow(line + 1, offset, lines.offset - offset, cells, error)

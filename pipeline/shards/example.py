@@ -22,12 +22,14 @@ Value = bytes | int | float | Sequence[bytes] | Sequence[int] | Sequence[float] 
 # Field numbers in tf.train.Feature: bytes_list = 1, float_list = 2, int64_list = 3; all are
 # length-delimited.
 LIST_TAG: Mapping[Dtype, bytes] = {"bytes": b"\x0a", "float32": b"\x12", "int64": b"\x1a"}
-_SCALARS, _BOOLS = (bytes, int, float), (bool, np.bool_)
+_SCALARS = (bytes, int, float)
+_BOOLS = (bool, np.bool_)
 _UINT64_MAX = 2**64 - 1
 _SMALL_BYTES, _LARGE_BYTES = 64, 4096
 # half a step above the largest float32: from here on, nothing rounds to it
 FLOAT32_END = 3.4028235677973366e38
-_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+_INT64_MIN = -(2**63)
+_INT64_MAX = 2**63 - 1
 _ONE_FLOAT = struct.Struct("<BBf")  # tag and size of a packed list of one number
 _VARINT_BITS = 7  # per byte of a varint
 _MOST_BYTES = 4  # of a varint in a column; larger numbers would need more columns for all
@@ -112,7 +114,8 @@ def _entry_head(key: bytes, dtype: Dtype, size: int) -> bytes:
 
 def _merged(pieces: Sequence[bytes]) -> list[bytes]:
     """The same bytes with small pieces joined."""
-    merged, small = [], []
+    merged = []
+    small = []
     for piece in pieces:
         if len(piece) < _LARGE_BYTES:
             small.append(piece)

@@ -18,7 +18,8 @@ _FIRST, _SECOND = 0x0A, 0x12
 _DTYPE_OF_TAG: dict[int, Dtype] = {tag[0]: dtype for dtype, tag in LIST_TAG.items()}
 _UNPACKED: dict[Dtype, int] = {"float32": 0x0D, "int64": 0x08}
 _CONTINUED = bytes(range(0x80, 0x100))  # bytes of a varint other than its last
-_INT64_MAX, _UINT64_MAX = 2**63 - 1, 2**64 - 1
+_INT64_MAX = 2**63 - 1
+_UINT64_MAX = 2**64 - 1
 _MOST_TAG = 2**32 - 1
 
 _Span = tuple[int, int, int]
@@ -187,7 +188,8 @@ def _spans(data: bytes, pos: int, stop: int) -> list[_Span]:
     spans = []
     while pos < stop:
         # Almost all tags and lengths are one byte; a call for each would cost a third more.
-        tag, pos = data[pos], pos + 1
+        tag = data[pos]
+        pos = pos + 1
         if tag >= 0x80:
             begin = pos - 1
             tag, pos = _read_varint(data, begin)
@@ -197,7 +199,8 @@ def _spans(data: bytes, pos: int, stop: int) -> list[_Span]:
             raise IndexError(f"field {tag >> 3}")
         wire_type = tag & 7
         if wire_type == 2:
-            size, pos = data[pos], pos + 1
+            size = data[pos]
+            pos = pos + 1
             if size >= 0x80:
                 size, pos = _read_varint(data, pos - 1)
         elif wire_type == 0:

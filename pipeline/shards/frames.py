@@ -120,7 +120,8 @@ def walk_frames(file: BinaryIO, size: int) -> Iterator[FramePlace]:
 
     If a header is damaged or the file ends inside a record, the last place has the problem and the
     bytes left."""
-    offset, header = 0, file.read(HEADER_BYTES)
+    offset = 0
+    header = file.read(HEADER_BYTES)
     while offset < size:
         length, problem = _length_of(header)
         end = offset + length + FRAME_BYTES
@@ -134,14 +135,16 @@ def walk_frames(file: BinaryIO, size: int) -> Iterator[FramePlace]:
         file.seek(end - FOOTER_BYTES)
         following = file.read(FOOTER_BYTES + HEADER_BYTES)
         yield FramePlace(offset, length, _CRC.unpack_from(following)[0])
-        offset, header = end, following[FOOTER_BYTES:]
+        offset = end
+        header = following[FOOTER_BYTES:]
 
 
 def walk_pieces(pieces: Iterable[bytes]) -> Iterator[FramePlace]:
     """Like walk_frames, for a file in pieces of any size. Never assembles a payload."""
     stream = _Stream(pieces)
     while True:
-        offset, header = stream.offset, stream.take(HEADER_BYTES)
+        offset = stream.offset
+        header = stream.take(HEADER_BYTES)
         if not header:
             return
         length, problem = _length_of(header)
@@ -159,7 +162,8 @@ def walk_pieces(pieces: Iterable[bytes]) -> Iterator[FramePlace]:
 def payload_of_frame(data: bytes) -> tuple[bytes, str]:
     """The payload of a complete frame, and its problem ("" if there is none)."""
     payload = data[HEADER_BYTES:-FOOTER_BYTES]
-    header, footer = data[:HEADER_BYTES], data[-FOOTER_BYTES:]
+    header = data[:HEADER_BYTES]
+    footer = data[-FOOTER_BYTES:]
     return payload, _header_problem(header, None) or _payload_problem(crc32c(payload), footer, None)
 
 
@@ -189,7 +193,8 @@ def read_frames(
             problem += "; without an index, later records in this shard cannot be found"
             yield Frame(record, offset, b"", problem, lost=True)
             return
-        payload, footer = stream.take(length or 0), stream.take(FOOTER_BYTES)
+        payload = stream.take(length or 0)
+        footer = stream.take(FOOTER_BYTES)
         if len(header) + len(payload) + len(footer) < HEADER_BYTES + (length or 0) + FOOTER_BYTES:
             after = 0 if rows is None else len(rows) - record - 1
             also = f"; it and all {after} records after it are missing" if after else ""
@@ -233,7 +238,9 @@ class _Stream:
     """Reads exact numbers of bytes across the ends of pieces."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
-        self._pieces, self._piece, self._at = iter(pieces), b"", 0
+        self._pieces = iter(pieces)
+        self._piece = b""
+        self._at = 0
         self.offset = 0  # of the next byte
 
     def take(self, size: int) -> bytes:
@@ -252,10 +259,14 @@ class _Stream:
     def _over(self, size: int) -> Iterator[tuple[int, int]]:
         """The places of the next bytes, piece by piece."""
         while True:
-            begin, end = self._at, min(len(self._piece), self._at + size)
-            self._at, self.offset, size = end, self.offset + end - begin, size - (end - begin)
+            begin = self._at
+            end = min(len(self._piece), self._at + size)
+            self._at = end
+            self.offset = self.offset + end - begin
+            size = size - (end - begin)
             yield begin, end
             piece = next(self._pieces, None) if size else None
             if piece is None:
                 return
-            self._piece, self._at = piece, 0
+            self._piece = piece
+            self._at = 0

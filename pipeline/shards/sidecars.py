@@ -246,7 +246,8 @@ def _differences(actual: Any, ours: Any, path: str) -> Iterator[str]:
 
 def _names_problem(content: str, expected: str) -> str:
     """TFDS ignores blank lines, and white space around a name."""
-    actual, ours = _names(content), _names(expected)
+    actual = _names(content)
+    ours = _names(expected)
     differ = [
         number for number, pair in enumerate(zip(actual, ours, strict=False)) if pair[0] != pair[1]
     ]

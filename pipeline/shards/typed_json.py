@@ -133,7 +133,8 @@ def _problem_of_keys(value: object, kind: Any, at: _Path) -> str:
 
 def _parts(value: object, kind: Any) -> Iterator[tuple[str | int, object, Any]]:
     """The parts of a value: key or number, part, expected kind."""
-    of, arguments = get_origin(kind), get_args(kind)
+    of = get_origin(kind)
+    arguments = get_args(kind)
     if isinstance(value, dict) and is_dataclass(kind):
         kinds = _kinds(kind)
         yield from ((key, part, kinds[key]) for key, part in value.items())
@@ -205,7 +206,8 @@ def unsealed(file: JsonFile, data: bytes, hint: str = "") -> tuple[dict[str, Any
     fields = file.read(data, dict[str, Any])
     if CHECKSUM not in fields:
         return fields, False
-    expected, checksum = _checksum(fields), fields.pop(CHECKSUM)
+    expected = _checksum(fields)
+    checksum = fields.pop(CHECKSUM)
     if checksum != expected:
         raise file.misfit(
             f"its checksum is {checksum!r}, but that of its fields is {expected!r}{hint}."

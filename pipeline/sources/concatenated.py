@@ -23,7 +23,8 @@ class Part:
     """Consecutive records of a source; None means all."""
 
     def __init__(self, records: Records, which: range | None = None) -> None:
-        self.records, self.info = records, records.info
+        self.records = records
+        self.info = records.info
         self.which = range(self.info.num_records) if which is None else which
 
     @property
@@ -130,7 +131,8 @@ class ConcatenatedReading:
         groups: Iterable[Group],
         ahead_bytes: int,
     ) -> None:
-        self._split_up, self._groups = split_up, iter(groups)
+        self._split_up = split_up
+        self._groups = iter(groups)
         self._owners: deque[np.ndarray] = deque()
         self._asked: list[deque[Group]] = [deque() for _ in reads]
         self._readings = [read(self._asked_of(i), ahead_bytes) for i, read in enumerate(reads)]

@@ -37,13 +37,13 @@ class Dataset:
     be read from their front; CorruptRecordError naming the record; StorageError."""
 
     def __init__(self, source: Records) -> None:
-        self.source, self.info, self._labels = source, source.info, source.info.labels
+        self.source = source
+        self.info = source.info
+        self._labels = source.info.labels
         # see Records
-        self.block_starts, self.weigh, self.where = (
-            source.block_starts,
-            source.weigh,
-            source.where,
-        )
+        self.block_starts = source.block_starts
+        self.weigh = source.weigh
+        self.where = source.where
         self._payload = payload_reader(source, OpenFiles())
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -176,7 +176,8 @@ class Examples:
     SchemaError naming a record that does not match the layout."""
 
     def __init__(self, dataset: Dataset, keys: Iterable[str] | None = None) -> None:
-        self.dataset, self._parser = dataset, ExampleParser(dataset.layout, keys)
+        self.dataset = dataset
+        self._parser = ExampleParser(dataset.layout, keys)
 
     @property
     def keys(self) -> Sequence[str]:

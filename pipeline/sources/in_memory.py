@@ -109,7 +109,8 @@ class ArrayRecords(ReadDirectly):
 
 def _row_bytes(array: np.ndarray, record_ids: np.ndarray) -> Iterator[memoryview]:
     if not array.flags.c_contiguous:
-        array, record_ids = np.ascontiguousarray(array[record_ids]), np.arange(len(record_ids))
+        array = np.ascontiguousarray(array[record_ids])
+        record_ids = np.arange(len(record_ids))
     view = array.reshape(-1).view(np.uint8).data
     size = array.nbytes // len(array) if len(array) else 0
     return (view[at : at + size] for at in (record_ids * size).tolist())

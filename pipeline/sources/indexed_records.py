@@ -65,12 +65,10 @@ class IndexedReading(Iterable[list[Record]]):
         ahead_bytes: int,
     ) -> None:
         self.held_bytes = 0  # of records that have been requested or are waiting to be used
-        self._storage, self._paths, self._index, self._ahead_bytes = (
-            storage,
-            paths,
-            index,
-            ahead_bytes,
-        )
+        self._storage = storage
+        self._paths = paths
+        self._index = index
+        self._ahead_bytes = ahead_bytes
         self._join_bytes = MAX_READ_BYTES if storage.remote else COPY_BYTES
         self._lookahead = Lookahead(groups, ahead_bytes)
         # groups, and the reads that each waits for
@@ -207,7 +205,9 @@ class IndexedRecords(ReadDirectly):
     or replaced, before any record is read."""
 
     def __init__(self, manifest: Manifest, split: str, storage: Storage) -> None:
-        self.manifest, self.split, self._storage = manifest, split, storage
+        self.manifest = manifest
+        self.split = split
+        self._storage = storage
         self.entry = manifest.split(split)
         self._paths = [join(manifest.directory, shard.file) for shard in self.entry.shards]
         self._check_shards()

@@ -19,7 +19,8 @@ class Lookahead(Iterator[np.ndarray]):
     returns the records to read, `used` those that may be dropped."""
 
     def __init__(self, groups: Iterable[tuple[np.ndarray, int]], ahead: int) -> None:
-        self._groups, self._ahead = iter(groups), ahead
+        self._groups = iter(groups)
+        self._ahead = ahead
         self._sight: deque[tuple[np.ndarray, int]] = deque()
         self._sight_weight = 0
         self.due_weight = 0  # of the last group yielded
@@ -55,7 +56,8 @@ class Lookahead(Iterator[np.ndarray]):
         is_due = np.minimum.reduceat(self._needed_by[order], starts) <= self._due
         now = np.repeat(is_due, lengths)
         left = np.sort(order[~now])
-        self._unread, self._needed_by = self._unread[left], self._needed_by[left]
+        self._unread = self._unread[left]
+        self._needed_by = self._needed_by[left]
         return ids[now], np.cumsum(lengths[is_due]) - lengths[is_due]
 
     def sees(self, record_id: int) -> bool:
@@ -81,7 +83,8 @@ class Lookahead(Iterator[np.ndarray]):
         return left > 0
 
     def _look(self) -> None:
-        unread, needed_by = [self._unread], [self._needed_by]
+        unread = [self._unread]
+        needed_by = [self._needed_by]
         while not self._sight or self._sight_weight <= self._ahead:
             found = next(self._groups, None)
             if found is None:
@@ -93,10 +96,12 @@ class Lookahead(Iterator[np.ndarray]):
             fresh = self._count(group)
             unread.append(fresh)
             needed_by.append(np.full(len(fresh), self._seen))
-        self._unread, self._needed_by = np.concatenate(unread), np.concatenate(needed_by)
+        self._unread = np.concatenate(unread)
+        self._needed_by = np.concatenate(needed_by)
 
     def _count(self, group: np.ndarray) -> np.ndarray:
-        ids, known = group.tolist(), self._in_sight
+        ids = group.tolist()
+        known = self._in_sight
         # the usual case: 5x faster than one by one
         if known.isdisjoint(ids) and len(set(ids)) == len(ids):
             known.update(ids)

@@ -83,7 +83,8 @@ class ReadWhenDue:
     held_bytes = 0
 
     def __init__(self, read: Callable[[np.ndarray], list[Record]], groups: Iterable[Group]) -> None:
-        self._read, self._groups = read, groups
+        self._read = read
+        self._groups = groups
 
     def __iter__(self) -> Iterator[list[Record]]:
         return (self._read(group.record_ids) for group in self._groups)

@@ -37,7 +37,9 @@ MAX_PIECE_BYTES = 1 << 20  # a small file may inflate to a thousand times its si
 _WINDOW_BITS = {"gzip": 31, "zlib": 15}
 MAX_CURSORS = 128  # 64 streams, each moving from one file to the next
 # read from a file at a time
-LEAST_BATCH_BYTES, MOST_BATCH_BYTES, MOST_REMOTE_BATCH_BYTES = (1 << 16, 1 << 20, 1 << 24)
+LEAST_BATCH_BYTES = 1 << 16
+MOST_BATCH_BYTES = 1 << 20
+MOST_REMOTE_BATCH_BYTES = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,8 @@ def _counted_frames(file: SequentialFile, places: Iterable[FramePlace]) -> Conte
     for place in places:
         if place.problem:
             raise _damaged(file, f", record {records} at byte {place.offset}: {place.problem}")
-        records, size = records + 1, size + place.length
+        records = records + 1
+        size = size + place.length
     return Content(records, size)
 
 
@@ -139,7 +142,8 @@ def _counted_lines(pieces: Iterable[bytes]) -> Content:
     begun = False  # whether a line that is not empty has started and not ended
     for piece in pieces:
         _, newline, rest = piece.rpartition(b"\n")
-        records, size = records + piece.count(b"\n"), size + len(piece)
+        records = records + piece.count(b"\n")
+        size = size + len(piece)
         begun = bool(rest.strip(b"\r")) or (begun and not newline)
     return Content(records + begun, size)
 
@@ -222,7 +226,8 @@ class SequentialReading(Iterable[list[Record]]):
         ahead_bytes: int,
     ) -> None:
         self.held_bytes = 0
-        self._storage, self._files = storage, files
+        self._storage = storage
+        self._files = files
         self._firsts = np.array([file.first for file in files])
         self._ahead_bytes = ahead_bytes
         self._lookahead = Lookahead(groups, ahead_bytes)
@@ -298,7 +303,8 @@ class SequentialReading(Iterable[list[Record]]):
 
 class _Cursor:
     def __init__(self, frames: Iterator[Frame]) -> None:
-        self.frames, self.next = frames, 0
+        self.frames = frames
+        self.next = 0
 
 
 def _record(file: SequentialFile, frame: Frame) -> Record:

@@ -66,7 +66,8 @@ class SequentialRecords:
         counted_by: str = "when counted at opening, it had",
         labels: Labels | None = None,
     ) -> None:
-        self._storage, files = storage, _files(paths, storage, kind)
+        self._storage = storage
+        files = _files(paths, storage, kind)
         if counts is None:
             contents = _counted(name, files, storage)
         else:
@@ -142,12 +143,14 @@ def _files(files: Mapping[str, Stat], storage: Storage, kind: Kind) -> list[Sequ
 
 
 def _counted(name: str, files: Sequence[SequentialFile], storage: Storage) -> list[Content]:
-    size, began = format_bytes(sum(file.stat.bytes for file in files)), time.monotonic()
+    size = format_bytes(sum(file.stat.bytes for file in files))
+    began = time.monotonic()
     log.info("%s: counting the records of %d files, %s", name, len(files), size)
     with ThreadPoolExecutor(files_at_once(storage), thread_name_prefix="infeed-count") as pool:
         # cancels the others after an error
         contents = list(pool.map(lambda file: content_of(storage, file), files))
-    seconds, records = time.monotonic() - began, sum(content.records for content in contents)
+    seconds = time.monotonic() - began
+    records = sum(content.records for content in contents)
     log.info("%s: %d records, counted in %.1f s", name, records, seconds)
     return contents
 

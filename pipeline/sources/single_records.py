@@ -60,7 +60,9 @@ class FixedLengthRecords(ReadDirectly):
     def __init__(
         self, uri: str, files: Mapping[str, Stat], format: FixedLength, storage: Storage
     ) -> None:
-        self._paths, self._format, self._storage = list(files), format, storage
+        self._paths = list(files)
+        self._format = format
+        self._storage = storage
         counts = [_count(path, stat, format) for path, stat in files.items()]
         self._starts = np.cumsum([0, *counts])  # of each file, and N
         count = int(self._starts[-1])
@@ -149,7 +151,8 @@ class ExampleParser:
 
     def __init__(self, layout: Layout, keys: Iterable[str] | None) -> None:
         given = feature_specs(layout) if keys is None else [keys] if isinstance(keys, str) else keys
-        self._layout, self._specs = layout, chosen_specs(layout, given)
+        self._layout = layout
+        self._specs = chosen_specs(layout, given)
         self.keys = tuple(self._specs)
         self._wanted = frozenset(key.encode() for key in self.keys)
 
@@ -164,7 +167,8 @@ class ExampleParser:
                     for key, column in columns.items()
                 }
             if isinstance(self._layout, Schema) and not self._layout.opaque:
-                values, features = decode_features(payload, self._wanted), self._layout.features
+                values = decode_features(payload, self._wanted)
+                features = self._layout.features
                 return {
                     key: feature_values(key, features[key], values.get(key))[()]
                     for key in self.keys

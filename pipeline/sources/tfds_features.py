@@ -67,7 +67,8 @@ def described_by_tfds(
     _check_code(directory, tfds, trust_features)
     if described := _described_here(tfds):
         return described
-    module, contents = load_tfds(), dict(tfds_leaves(tfds))
+    module = load_tfds()
+    contents = dict(tfds_leaves(tfds))
     with tempfile.TemporaryDirectory() as copies:
         for name, text in tfds.items():
             (Path(copies) / name).write_text(text, "utf-8")

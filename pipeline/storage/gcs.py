@@ -26,7 +26,8 @@ from pipeline.storage.storage import Sink, Stat
 
 _LISTED_FIELDS = "items(name,size,crc32c),prefixes,nextPageToken"  # a fifth of the default response
 _UPDATES = 50
-FIRST_READ_BYTES, MAX_READ_BYTES = 64 * 1024, 4 * 1024**2
+FIRST_READ_BYTES = 64 * 1024
+MAX_READ_BYTES = 4 * 1024**2
 
 
 class GcsStorage:
@@ -126,7 +127,8 @@ class GcsStorage:
 
 def _replaced(path: str, generation: int, data: bytes) -> bool:
     """False if the object has another generation by now."""
-    blob, tried = blob_at(path), []
+    blob = blob_at(path)
+    tried = []
 
     def put() -> None:
         tried.append(path)
@@ -156,9 +158,11 @@ class _RangeFile(io.RawIOBase):
     after a far seek."""
 
     def __init__(self, path: str, size: int) -> None:
-        self._path, self._size = path, size
+        self._path = path
+        self._size = size
         self._at = self._from = 0
-        self._ahead, self._next_bytes = b"", FIRST_READ_BYTES
+        self._ahead = b""
+        self._next_bytes = FIRST_READ_BYTES
 
     def readable(self) -> bool:
         return True
@@ -189,5 +193,6 @@ class _RangeFile(io.RawIOBase):
         self._next_bytes = min(2 * self._next_bytes, MAX_READ_BYTES) if near else FIRST_READ_BYTES
         size = min(self._next_bytes, self._size - self._at)
         # frees the old piece first: a scan has 16 files open
-        self._from, self._ahead = (self._at, b"")
+        self._from = self._at
+        self._ahead = b""
         self._ahead = read_range(self._path, self._at, size)

@@ -114,7 +114,8 @@ def retrying(tried: Callable[[Exception], Any], left: threading.Event | None = N
 def waiting(what: str, failures: Sequence[Exception] = ()) -> Iterator[None]:
     """Logs a warning if the block takes long. what: the words after "trying to". failures: so far;
     may grow."""
-    waits, wait = _waits(), (time.monotonic(), what, failures)
+    waits = _waits()
+    wait = (time.monotonic(), what, failures)
     waits[id(wait)] = wait
     try:
         yield

@@ -45,7 +45,9 @@ def read_ranges(ranges: Iterable[tuple[str, int, int]]) -> Iterator[bytes]:
     """The bytes of each (path, offset, size), in order."""
     ahead: deque[tuple[Future[bytes], int]] = deque()
     tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
-    held, threads, left = 0, 0, threading.Event()
+    held = 0
+    threads = 0
+    left = threading.Event()
     try:
         for path, offset, size in ranges:
             while ahead and (len(ahead) >= REQUESTS_AHEAD or held + size > BYTES_AHEAD):
@@ -141,8 +143,11 @@ class _Door(HTTPAdapter):
         session = requests.Session()
         request = session.prepare_request(requests.Request("GET", f"{endpoint}/"))
         settings = session.merge_environment_settings(endpoint, {}, False, None, None)
-        proxies, verify, cert = settings["proxies"], settings["verify"], settings["cert"]
-        self.endpoint, self.signer = endpoint, Signer(session)
+        proxies = settings["proxies"]
+        verify = settings["verify"]
+        cert = settings["cert"]
+        self.endpoint = endpoint
+        self.signer = Signer(session)
         self.pool: Any = self.get_connection_with_tls_context(
             request, verify, proxies=proxies, cert=cert
         )
@@ -158,8 +163,10 @@ def download(path: str, start: int | None = None, end: int | None = None) -> byt
 
     Raises the client library's exception for an error status, and urllib3's HTTPError if the
     connection fails."""
-    blob, door = blob_at(path), _door(client().api_endpoint)
-    bucket, name = quote(blob.bucket.name, safe=""), quote(blob.name, safe="")
+    blob = blob_at(path)
+    door = _door(client().api_endpoint)
+    bucket = quote(blob.bucket.name, safe="")
+    name = quote(blob.name, safe="")
     url = f"/download/storage/v1/b/{bucket}/o/{name}?alt=media"
     status, body = _answer(door, url, start, end)
     if status == 401:  # the token was revoked before it expired

@@ -21,10 +21,12 @@ class Upload:
     """A sink. The object becomes visible with `finish`, and never after `abort`."""
 
     def __init__(self, blob: Any, path: str) -> None:
-        self._blob, self._path = blob, path
+        self._blob = blob
+        self._path = path
         self._head = bytearray()
         self._writer: Any = None
-        self._size, self._checksum = 0, google_crc32c.Checksum()
+        self._size = 0
+        self._checksum = google_crc32c.Checksum()
         self._failures: list[Exception] = []
         # The object was written by someone else, or may not be replaced. From then on, only the
         # checksum is computed.
@@ -41,7 +43,8 @@ class Upload:
             return len(data)
         if self._writer is None:
             self._writer = self._open()
-            data, self._head = bytes(self._head) + bytes(data), bytearray()
+            data = bytes(self._head) + bytes(data)
+            self._head = bytearray()
         self._refused = self._refused or not self._sent(lambda: self._writer.write(data))
         return len(data)
 

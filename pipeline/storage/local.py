@@ -196,7 +196,8 @@ def _hidden_beside(target: Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def _sole_writer(target: Path) -> Iterator[None]:
-    fd, end = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY), time.monotonic() + LOCK_SECONDS
+    fd = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+    end = time.monotonic() + LOCK_SECONDS
     try:
         while not _lock(fd):
             if time.monotonic() > end:
@@ -238,7 +239,9 @@ def _check_regular(path: str, status: os.stat_result) -> None:
 
 
 def _read_exactly(fd: int, path: str, offset: int, size: int) -> bytes:
-    pieces, at, end = [], offset, offset + size
+    pieces = []
+    at = offset
+    end = offset + size
     while at < end:  # pread may return less: after a signal, above 2 GiB, on a network disk
         try:  # not _naming: a context manager would cost 2 us per record
             piece = os.pread(fd, end - at, at)

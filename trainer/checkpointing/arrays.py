@@ -158,7 +158,8 @@ def _adder(replicated: NamedSharding | None) -> Callable[[list[Array]], Array]:
 
 def _summed(words: Array) -> Array:
     """Sums like `summed`. It does not reshape: XLA would gather an array that is split."""
-    place, words_inside = jnp.zeros(words.shape, jnp.uint32), 1
+    place = jnp.zeros(words.shape, jnp.uint32)
+    words_inside = 1
     for axis in reversed(range(words.ndim)):
         place += jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis) * jnp.uint32(
             words_inside % 2**32

@@ -22,7 +22,10 @@ METADATA = "metadata"
 _REMEDY = "It is damaged: copy the checkpoint again, or resume from another step."
 _PIXELS = ("opencv-python-headless", "simplejpeg", "pillow")
 _PACKAGES = ("infeed", "jax", "jaxlib", "optax", "flax", "orbax-checkpoint", "numpy", *_PIXELS)
-PLACE, MIX, SHIFTS = 0x9E3779B1, 0x85EBCA6B, (15, 13)  # as in common integer hashes
+# as in common integer hashes
+PLACE = 0x9E3779B1
+MIX = 0x85EBCA6B
+SHIFTS = (15, 13)
 AT_ONCE = 2**16  # words, which stay in a core's cache
 
 
@@ -90,7 +93,8 @@ def summed(words: np.ndarray) -> int:
 
     Unlike a CRC, it can be added up on the devices that hold the parts of an array, however that is
     split."""
-    words, total = words.reshape(-1), 0
+    words = words.reshape(-1)
+    total = 0
     place = np.arange(AT_ONCE, dtype=np.uint32) * np.uint32(PLACE)
     for start in range(0, len(words), AT_ONCE):
         part = words[start : start + AT_ONCE]

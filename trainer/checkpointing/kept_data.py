@@ -45,10 +45,8 @@ def keep(workdir: str, description: Description | None) -> None:
         if kept(workdir) is None:
             return
         description = Description(Schema("unknown", {}))
-    text, columns = (
-        description.text,
-        {name: asdict(each) for name, each in description.columns.items()},
-    )
+    text = description.text
+    columns = {name: asdict(each) for name, each in description.columns.items()}
     labels = description.labels and asdict(description.labels)
     page = {
         "schema": description.schema.to_json(),
@@ -67,7 +65,8 @@ def keep(workdir: str, description: Description | None) -> None:
 def kept(workdir: str) -> Description | None:
     """That of the run in a work directory; None if its data had none. CheckpointError if it is
     damaged."""
-    storage, path = open_storage(workdir), join(workdir, DESCRIPTION)
+    storage = open_storage(workdir)
+    path = join(workdir, DESCRIPTION)
     if not storage.exists(path):
         return None
     file = JsonFile(path, CheckpointError, "Copy it again from where the model was trained.")

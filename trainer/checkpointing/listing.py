@@ -40,7 +40,8 @@ def checkpoints_directory(workdir: str) -> str:
 def finished_steps(workdir: str) -> list[int]:
     """Steps of the finished checkpoints, ascending, without those being written or left unfinished
     by a kill."""
-    storage, directory = open_storage(workdir), checkpoints_directory(workdir)
+    storage = open_storage(workdir)
+    directory = checkpoints_directory(workdir)
     # This also checks the bucket: the error reports one that is missing or inaccessible.
     if not storage.exists(directory):
         return []
@@ -50,7 +51,8 @@ def finished_steps(workdir: str) -> list[int]:
 def kinds(workdir: str) -> Mapping[str, str]:
     """Name -> "finished", "unfinished" or "other", if it is none, of each directory with the name
     of a checkpoint."""
-    storage, directory = open_storage(workdir), checkpoints_directory(workdir)
+    storage = open_storage(workdir)
+    directory = checkpoints_directory(workdir)
     names = [
         name
         for name in storage.entries(directory)[1]
@@ -63,7 +65,8 @@ def kinds(workdir: str) -> Mapping[str, str]:
 
 def _kind(storage: Storage, directory: str, name: str) -> str:
     files, directories = storage.entries(join(directory, name))
-    items, named = {STATE, CONTENTS}.intersection(directories), is_step(name)
+    items = {STATE, CONTENTS}.intersection(directories)
+    named = is_step(name)
     if storage.remote and STEP_COMMITTED not in files:
         begun = STEP_METADATA in files or not {*files, *directories}
         return (

@@ -54,7 +54,9 @@ class CheckpointManager:
 
     def __init__(self, config: TrainerConfig, fence: Callable[[], None] = lambda: None) -> None:
         self.activity = Activity()
-        self._config, self.workdir, self._fence = config, str(config.workdir), fence
+        self._config = config
+        self.workdir = str(config.workdir)
+        self._fence = fence
         self._explaining = partial(
             orbax_paths.as_checkpoint_error, work_seconds=config.work_seconds
         )
@@ -121,7 +123,8 @@ class CheckpointManager:
         Checkpoints after restore_step stay until this run first saves; the log names them. Once it
         has saved, a restart with the same restore_step resumes from the newest, as it would
         otherwise lose the progress since."""
-        steps, restore_step = self.steps(), self._config.restore_step
+        steps = self.steps()
+        restore_step = self._config.restore_step
         if restore_step is None:
             return max(steps, default=0)
         newer = [step for step in steps if step > restore_step]
@@ -175,7 +178,8 @@ class CheckpointManager:
 
         Raises CheckpointError if it failed."""
         if self._unfinished is not None and (wait or not self.saving()):
-            step, self._unfinished = self._unfinished, None
+            step = self._unfinished
+            self._unfinished = None
             with self._writing():
                 self.manager.wait_until_finished()
             self.activity.saved = step
@@ -201,10 +205,8 @@ class CheckpointManager:
             "productive_seconds": saved.productive_seconds,
             "run": saved.run,
         }
-        arrays, begun_checks = (
-            list_arrays(saved.state),
-            Future[tuple[Callable[[], None], Callable[[], Sums]]](),
-        )
+        arrays = list_arrays(saved.state)
+        begun_checks = Future[tuple[Callable[[], None], Callable[[], Sums]]]()
 
         def contents() -> dict[str, Any]:
             verify, sums = begun_checks.result()
@@ -295,7 +297,8 @@ class CheckpointManager:
     def best(self, steps: Collection[int] | None = None) -> int | None:
         """The step of the best checkpoint by keep_best among these (default: all); None if none was
         evaluated."""
-        metric, mode = self._config.keep_best, self._config.keep_best_mode
+        metric = self._config.keep_best
+        mode = self._config.keep_best_mode
         steps = self.steps() if steps is None else steps
         return (
             None

@@ -145,7 +145,8 @@ class Ownership(AbstractContextManager):
 
     def __init__(self, workdir: str) -> None:
         self._workdir = str(workdir)
-        self._storage, self._path = open_storage(self._workdir), join(self._workdir, OWNER)
+        self._storage = open_storage(self._workdir)
+        self._path = join(self._workdir, OWNER)
         self._record: Record | None = None
         self._seen: float | None = None
         self._began = time.monotonic()
@@ -174,7 +175,8 @@ class Ownership(AbstractContextManager):
 
     def _taken(self, content: bytes | None) -> bytes:
         """The record of this run. Raises _Waits if it has to wait."""
-        owner, began = _parsed(content), datetime.now(UTC).isoformat(timespec="seconds")
+        owner = _parsed(content)
+        began = datetime.now(UTC).isoformat(timespec="seconds")
         self._record = None
         if not self._may_take(owner):
             raise _Waits
@@ -188,7 +190,8 @@ class Ownership(AbstractContextManager):
         """Raises OwnerError if the owner is alive; False if it may be, or if another run begins or
         ends. After two minutes of waiting it is one or the other, whatever time the record
         states."""
-        waited, held = time.monotonic() - self._began, self._locked is False
+        waited = time.monotonic() - self._began
+        held = self._locked is False
         if owner is None or owner.released:
             if held and waited >= SILENCE_SECONDS:
                 raise OwnerError(
@@ -316,7 +319,8 @@ def _machine() -> str:
 
 
 def _content(workdir: str, name: str) -> bytes | None:
-    storage, path = open_storage(workdir), join(workdir, name)
+    storage = open_storage(workdir)
+    path = join(workdir, name)
     return storage.read(path) if storage.exists(path) else None
 
 

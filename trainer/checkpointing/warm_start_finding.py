@@ -46,17 +46,16 @@ class Found:
 def find_checkpoint(path: str) -> Found:
     """The checkpoint of init_from: the path itself, or the newest one in it. Raises OptionError if
     there is none."""
-    storage, path = open_storage(path), path.rstrip("/")
+    storage = open_storage(path)
+    path = path.rstrip("/")
     if step := _of_infeed(storage, path):
         return Found("infeed", step)
     if directory := _of_orbax(storage, path):
         check_files(storage, directory)
         return Found("orbax", directory)
     files, directories = _entries(storage, path)
-    checkpoint, parts = (
-        None,
-        sorted(join(path, name) for name in files if name.endswith(".safetensors")),
-    )
+    checkpoint = None
+    parts = sorted(join(path, name) for name in files if name.endswith(".safetensors"))
     if parts or (path.endswith(".safetensors") and storage.exists(path)):
         checkpoint = Found("safetensors", path, tuple(parts or [path]))
     elif "checkpoint" in files or storage.exists(f"{path}.index"):
@@ -94,7 +93,8 @@ def _of_infeed(storage: Storage, path: str) -> str | None:
     directory, _, name = path.rpartition("/")
     if name.isdecimal() and storage.exists(contents_path(directory or ".", int(name))):
         return path
-    directory, steps = checkpoints_directory(path), finished_steps(path)
+    directory = checkpoints_directory(path)
+    steps = finished_steps(path)
     if steps and storage.exists(contents_path(directory, steps[-1])):
         return join(directory, str(steps[-1]))
     return None
@@ -229,7 +229,8 @@ def _status(
 
 def _renamed(saved: Iterable[str], config: WarmStart) -> dict[str, str]:
     """The model's name for each array of the checkpoint -> its name there."""
-    renames, used = config.renames, set()
+    renames = config.renames
+    used = set()
     originals: dict[str, str] = {}
     for original in saved:
         name = original

@@ -160,7 +160,8 @@ def _of_tensorflow(path: str) -> Weights:
         ) from error
     with as_checkpoint_error("read the TensorFlow checkpoint", path):
         reader = tf.train.load_checkpoint(path)
-        shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+        shapes = reader.get_variable_to_shape_map()
+        dtypes = reader.get_variable_to_dtype_map()
         keys = (
             _of_objects(reader.get_tensor(GRAPH))
             if GRAPH in shapes
@@ -184,7 +185,8 @@ def _of_objects(serialized: bytes) -> dict[str, str]:
 
     nodes: Any = trackable_object_graph_pb2.TrackableObjectGraph.FromString(serialized).nodes  # pyright: ignore
     variables: dict[str, Any] = {}
-    seen, ahead = {0}, deque([(0, "")])
+    seen = {0}
+    ahead = deque([(0, "")])
     while ahead:
         node, path = ahead.popleft()
         for attribute in nodes[node].attributes:

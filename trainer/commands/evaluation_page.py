@@ -84,12 +84,15 @@ class Classes:
 
     def matrix(self) -> Matrix:
         """The confusion matrix, of the classes with the most mistakes if they are many."""
-        classes, note, others = np.arange(len(self.names)), "", list[str]()
+        classes = np.arange(len(self.names))
+        note = ""
+        others = list[str]()
         if len(classes) > MATRIX_CLASSES:
             of_label, of_predicted, hits = self.counts
             mistakes = of_label + of_predicted - 2 * hits
             classes = np.sort(np.argsort(-mistakes, kind="stable")[:MATRIX_CLASSES])
-            note, others = OTHERS_NOTE.format(MATRIX_CLASSES, f"{len(self.names):,}"), ["others"]
+            note = OTHERS_NOTE.format(MATRIX_CLASSES, f"{len(self.names):,}")
+            others = ["others"]
         names = [*(self.names[place] for place in classes.tolist()), *others]
         counts = self.confusion(classes)
         counts[-1, -1] = 0  # right or wrong
@@ -100,7 +103,8 @@ class Classes:
         """Recall, precision, F1 and mean loss of each class."""
         of_label, of_predicted, hits = self.counts
         with np.errstate(all="ignore"):  # a class without records has no recall
-            recall, precision = hits / of_label, hits / of_predicted
+            recall = hits / of_label
+            precision = hits / of_predicted
             f1 = 2 * hits / (of_label + of_predicted)
             loss = np.bincount(self.label, self.loss, len(self.names)) / of_label
         shares = [_shares(values) for values in (recall, precision, f1)]
@@ -324,7 +328,9 @@ class _Records:
     """Makes blocks of some of the records: a grid of pictures, or a table if they have none."""
 
     def __init__(self, records: EvaluatedRecords, classes: Classes | None, about: About) -> None:
-        self._records, self._classes, self._show = records, classes, about.show
+        self._records = records
+        self._classes = classes
+        self._show = about.show
 
     def block(self, places: np.ndarray) -> Block:
         """The records at these places."""
@@ -342,15 +348,15 @@ class _Records:
 
     def _told(self, at: int) -> dict[str, Told]:
         """What the evaluation knows of a record, by name."""
-        index, classes, facts = self._records.index, self._classes, dict[str, Told]()
+        index = self._records.index
+        classes = self._classes
+        facts = dict[str, Told]()
         if index is not None:
             facts["record"] = int(index[at])
         facts["loss"] = float(self._records.loss[at])
         if classes:
-            label, predicted = (
-                classes.names[classes.label[at]],
-                classes.names[classes.predicted[at]],
-            )
+            label = classes.names[classes.label[at]]
+            predicted = classes.names[classes.predicted[at]]
             facts |= {"label": label, "prediction": predicted}
         others = {name: values[at].item() for name, values in self._records.predictions.items()}
         if "probability" in others:
@@ -365,11 +371,9 @@ class _Records:
 def _caption(facts: Mapping[str, Told], record: ShownRecord) -> list[str]:
     """The lines below a picture: what it is and was taken for, the numbers, and its file."""
     rest = dict(facts)
-    label, prediction, number = (
-        rest.pop("label", None),
-        rest.pop("prediction", None),
-        rest.pop("record"),
-    )
+    label = rest.pop("label", None)
+    prediction = rest.pop("prediction", None)
+    number = rest.pop("record")
     verdict = label if label == prediction else f"{label}, taken for {prediction}"
     sure = [f"{format_share(float(rest.pop('probability')))} sure"] if "probability" in rest else []
     texts = [

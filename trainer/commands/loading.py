@@ -57,7 +57,8 @@ EXIT_OF_TYRO = 2
 SETTING = re.compile(r"""(?<![\w.\-'"(])([a-z][a-z_0-9]*)(?:=(True|False)\b|(=|\b))""")
 HELP = frozenset({"-h", "--help", "--help-all"})
 TRY, TRAIN = "--workdir=model --fast-dev-run=1", "--workdir=model --max-steps=20"
-WITH_DATA, WITHOUT_DATA = f"--data-dir=shards {TRY}", "--tiny --workdir=model"
+WITH_DATA = f"--data-dir=shards {TRY}"
+WITHOUT_DATA = "--tiny --workdir=model"
 OF_THE_RECIPE = "recipe"
 TRAINING = [
     "workdir",

@@ -54,13 +54,11 @@ if TYPE_CHECKING:
 
 EXAMPLES = ("model photo.jpg", "model photos --json --output=predictions.jsonl")
 """The command lines at the end of its help."""
-MOST_BYTES, MOST_OF_FILE, MOST_ROWS, AT_ONCE, REFUSED_NAMED = (
-    1024 * MiB,
-    512 * MiB,
-    1_000_000,
-    16,
-    20,
-)
+MOST_BYTES = 1024 * MiB
+MOST_OF_FILE = 512 * MiB
+MOST_ROWS = 1_000_000
+AT_ONCE = 16
+REFUSED_NAMED = 20
 EXISTS = "--output={} exists. Remove it, or give another name."
 WITHOUT_MEANING = ("index", "label", "label_name")  # in predictions of records that have no label
 
@@ -115,7 +113,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     paths = [path for given in args.files for path in _files(given)]
     recipe, records = _recipe(args.workdir, args.recipe)
     raw = list(_read(recipe, records, paths, upright=args.apply_orientation))
-    bad, good = [each for each in raw if each.error], [each for each in raw if not each.error]
+    bad = [each for each in raw if each.error]
+    good = [each for each in raw if not each.error]
     with errors_only():  # what they say of records, the end says of files
         lines = [*_predicted(recipe, records, good, step, bad)] if good else []
     _show(lines, args.output, as_json=args.json)
@@ -230,7 +229,8 @@ def _records(recipe: Any, records: MakeRecords, path: str, upright: bool) -> Ite
                         f"{path} has more than {MOST_ROWS:,} rows, which are kept in memory. Give "
                         "a part."
                     )
-                name, read = f"{path}:{row.line}", partial(recipe.row_record, row.cells)
+                name = f"{path}:{row.line}"
+                read = partial(recipe.row_record, row.cells)
                 raw = Raw(name, {}, row.error) if row.error else _record(records, name, read)
                 yield raw._replace(
                     cells={column: row.cells.get(column) for column in recipe.row_classes}
@@ -258,13 +258,12 @@ def _predicted(
     from trainer.commands.recorded import ONE_DEVICE
     from trainer.trainer import Trainer
 
-    names, classes = [each.name for each in raw], recipe.class_names()
+    names = [each.name for each in raw]
+    classes = recipe.class_names()
     recipe = recipe.on(records("the files", [each.features for each in raw], names))
     # A few files need no full batch, and rows are cut over the devices as --mode predict cuts them.
-    batch, devices = (
-        min(len(raw), recipe.trainer.resolved_predict_batch_size),
-        jax.local_device_count(),
-    )
+    batch = min(len(raw), recipe.trainer.resolved_predict_batch_size)
+    devices = jax.local_device_count()
     # The work directory of the model is only read: it may be someone else's.
     with RecordsLine("predicted", total=len(raw)) as progress, TemporaryDirectory() as scratch:
         # Whatever mesh and batch size trained the model.
@@ -302,7 +301,8 @@ def _good(
     others to bad."""
     from trainer.inputs import as_function
 
-    inputs, made = list[Any](), as_function(recipe.eval_input)
+    inputs = list[Any]()
+    made = as_function(recipe.eval_input)
 
     def eval_input(ctx: "InputContext") -> Any:
         inputs.append(made(replace(ctx, max_masked=len(names))))

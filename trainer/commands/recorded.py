@@ -78,7 +78,8 @@ def as_trained(recipe: Recipe, name: str, options: Sequence[str]) -> Recipe:
         )
         if command is None or command.recipe != name or recipe.trainer.fast_dev_run:
             return recipe
-        then, now = _own(_recorded_recipe(command, type(recipe), recipe.mode)), _own(recipe)
+        then = _own(_recorded_recipe(command, type(recipe), recipe.mode))
+        now = _own(recipe)
     except InfeedError as error:
         log.warning("the options of the training are not known: %s", str(error))
         return recipe
@@ -198,7 +199,9 @@ def load(
     with ShortErrors():
         if task is None:
             made = recipe_without_data(workdir, recipe, **ONE_DEVICE)
-            task, config, input_fn = made.task(), made.trainer, made.eval_input
+            task = made.task()
+            config = made.trainer
+            input_fn = made.eval_input
         else:
             config, input_fn = run_without_recipe(workdir)
         placement = Placement.of(jax.local_devices()[:1], axes=BatchAxes(config.batch_axis))

@@ -100,10 +100,8 @@ def read_report(workdir: str) -> dict[str, Any]:
         )
     last, start = (history.segments[-1], history.starts[-1]) if history.starts else (None, None)
     step = last.end.step if last and last.end else max([step or 0, *saved[-1:]])
-    settings, hows = (
-        start.settings if start else {},
-        [_how(segment) for segment in history.segments],
-    )
+    settings = start.settings if start else {}
+    hows = [_how(segment) for segment in history.segments]
     state, reason = _state(workdir, hows)
     ended = _result(workdir, TRAIN_RESULT, dict[str, float | None]) or {}
     speed = ended if ended.get("step") == step and state == "finished" else {}
@@ -184,14 +182,16 @@ def _proof(workdir: str) -> dict[str, Any] | None:
     page = _result(workdir, EVAL_RESULT, dict[str, Any])
     if page is None:
         return None
-    file, known = _file(workdir, EVAL_RESULT), Proof.__dataclass_fields__
+    file = _file(workdir, EVAL_RESULT)
+    known = Proof.__dataclass_fields__
     proof = file.typed({name: value for name, value in page.items() if name in known}, Proof)
     rest = {name: value for name, value in page.items() if name not in known and name not in OTHERS}
     return asdict(proof) | {"metrics": file.typed(rest, dict[str, float])}
 
 
 def _result(workdir: str, name: str, kind: Any) -> Any:
-    storage, path = open_storage(workdir), join(workdir, name)
+    storage = open_storage(workdir)
+    path = join(workdir, name)
     return _file(workdir, name).read(storage.read(path), kind) if storage.exists(path) else None
 
 
@@ -224,7 +224,8 @@ def _lines(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         )
         yield from _metrics("evaluation", proof_line, proof["metrics"])
     for directory, evaluated in report["evaluations"].items():
-        name, step = eval_name(directory), evaluated["step"]
+        name = eval_name(directory)
+        step = evaluated["step"]
         if step is not None and (name or not proof or proof["step"] < step):
             yield from _metrics(
                 f"evaluation {name}".rstrip(), f"step {step:,}", evaluated["metrics"]
@@ -237,7 +238,8 @@ def _lines(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         )
         yield "input wait", f"{format_share(report['input_wait_share'])} of the time"
     if report["wall_seconds"]:
-        productive, wall = report["productive_seconds"], report["wall_seconds"]
+        productive = report["productive_seconds"]
+        wall = report["wall_seconds"]
         yield (
             "goodput",
             (

@@ -66,7 +66,8 @@ def _evaluated(recipe: Recipe, command: Command | None, result: EvalResult) -> A
         # else.
         if result.fingerprint == recipe.eval_records.info.fingerprint:
             show = partial(show_records, recipe.eval_records, text_of=recipe.record_text)
-    class_names, made_by = recipe.class_names().get("class"), _command_text(command)
+    class_names = recipe.class_names().get("class")
+    made_by = _command_text(command)
     return About(name_of(type(recipe)), facts, class_names, label_names, show, made_by)
 
 
@@ -151,7 +152,8 @@ def _write_predictions(trainer: Trainer, recipe: Recipe) -> None:
         ):
             pass
         return
-    workdir, count = trainer.config.workdir, 0
+    workdir = trainer.config.workdir
+    count = 0
     path = join(workdir, PREDICTIONS)
     with (
         open_storage(workdir).publish(path) as sink,

@@ -77,7 +77,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _print(seen: SeenStep, loss: float | None) -> None:
-    console, shown = Console(), len(seen.records)
+    console = Console()
+    shown = len(seen.records)
     reported = " (not in metrics.jsonl)" if loss is None else f", mean loss {loss:.6g}"
     part = f"; the first {shown}:" if shown < seen.num_rows else ""
     say(console, f"Step {seen.step:,}{reported}: {counted(seen.num_rows, 'record')}{part}")
@@ -111,7 +112,8 @@ def _table(records: Sequence[SeenRecord]) -> Table:
     rows = zip(*columns.values(), strict=True)
     grid = table(columns, rows, box=None, pad_edge=False, collapse_padding=True)
     for name, column in zip(columns, grid.columns, strict=True):
-        column.no_wrap, column.justify = name not in ("key", "label", "note"), "left"
+        column.no_wrap = name not in ("key", "label", "note")
+        column.justify = "left"
     return grid
 
 

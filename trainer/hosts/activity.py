@@ -40,7 +40,8 @@ class Dispatching:
 
     def __init__(self, start: int, limits: TrainerConfig | None) -> None:
         self.launched = self.finished = start
-        self.at, self._limits = self.WORK, limits
+        self.at = self.WORK
+        self._limits = limits
         self._last: tuple[float, int] | None = None
         self._per_step = deque[float](maxlen=RECENT)
 
@@ -88,7 +89,8 @@ class Activity:
     that its loops have spent on work of this host."""
 
     def __init__(self, limits: TrainerConfig | None = None) -> None:
-        self._limits, self._work = limits, limits.work_seconds if limits else math.inf
+        self._limits = limits
+        self._work = limits.work_seconds if limits else math.inf
         self.saved: int | None = None
         self.host_seconds, self._moves = 0.0, 0
         self._stack: list[Doing | Dispatching] = [Doing("between its dispatches", self._work)]

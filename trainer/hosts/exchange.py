@@ -31,7 +31,9 @@ class Store:
     has no use for it: it keeps nothing."""
 
     def __init__(self, client: Any = None, index: int = 0, count: int = 1) -> None:
-        self._client, self.index, self.count = client, index, count
+        self._client = client
+        self.index = index
+        self.count = count
 
     def put(self, key: str, value: Any) -> None:
         """Sets a key, whether or not it was set."""
@@ -86,8 +88,11 @@ class Exchange:
     def __init__(
         self, store: Store, call: int, wait: Callable[[Callable[[], Any], float], Any]
     ) -> None:
-        self._store, self._call, self.wait = store, call, wait
-        self.index, self.count = store.index, store.count
+        self._store = store
+        self._call = call
+        self.wait = wait
+        self.index = store.index
+        self.count = store.count
         self._made = Counter[str]()
 
     def from_host_0(self, name: str, make: Callable[[], T], seconds: float = math.inf) -> T:
@@ -152,7 +157,8 @@ class CommonEnd:
     answer."""
 
     def __init__(self, exchange: Exchange, directory: str) -> None:
-        self._exchange, self._directory = exchange, directory
+        self._exchange = exchange
+        self._directory = directory
         self._read: list[
             tuple[int, int | None]
         ] = []  # steps and digests; another host may be one dispatch ahead
@@ -221,14 +227,16 @@ class SharedDecisions:
     all hosts including host 0. So no host waits, and a poll costs one request."""
 
     def __init__(self, exchange: Exchange, asked: Callable[[], Decision | None]) -> None:
-        self._exchange, self._asked = exchange, asked
+        self._exchange = exchange
+        self._asked = asked
         self._number = 0
         self._due: dict[int, Decision] = {}
 
     def poll(self, decide: Callable[[], Decision] = lambda: NOTHING) -> Decision:
         """What to do now. decide: asked only on host 0, for what to do soon apart from a
         preemption."""
-        number, exchange = self._number, self._exchange
+        number = self._number
+        exchange = self._exchange
         self._number += 1
         if exchange.index == 0:
             # While a decision is pending, the clock would ask for the same again.

@@ -46,7 +46,8 @@ class Ending(ShortInNotebooks):
 
     def __init__(self, why: str, together: bool = False) -> None:
         super().__init__(self.exit_code)
-        self.why, self.together = why, together
+        self.why = why
+        self.together = together
 
     def __str__(self) -> str:
         return self.why
@@ -97,7 +98,9 @@ class Watcher:
 
     def __init__(self) -> None:
         self.terminated = False
-        self._calls, self._of_main = list[Any](), list[Any]()  # Supervisors
+        # Supervisors
+        self._calls = list[Any]()
+        self._of_main = list[Any]()
         self._read = self._write = -1
         self._mutex = threading.Lock()
 

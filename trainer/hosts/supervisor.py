@@ -72,16 +72,21 @@ class Supervisor:
         store: Store | None = None,
     ) -> None:
         self._store = store or open_store()
-        self._call, self.alone = next(_calls), self._store.count == 1
-        self.activity, self.exchange = (
-            Activity(limits),
-            Exchange(self._store, self._call, self.wait),
-        )
+        self._call = next(_calls)
+        self.alone = self._store.count == 1
+        self.activity = Activity(limits)
+        self.exchange = Exchange(self._store, self._call, self.wait)
         self.host_seconds = limits.host_timeout_seconds if limits else 90.0
         self.leavable, self.failed = False, None
-        self._asked, self._asked_at = "SIGTERM" * WATCHER.terminated, 0.0  # in an earlier call
-        self._others, self._warned = dict[int, str](), None
-        self._looked, self._clock, self._place, self._since = time.monotonic(), 0.0, None, 0.0
+        # in an earlier call
+        self._asked = "SIGTERM" * WATCHER.terminated
+        self._asked_at = 0.0
+        self._others = dict[int, str]()
+        self._warned = None
+        self._looked = time.monotonic()
+        self._clock = 0.0
+        self._place = None
+        self._since = 0.0
         self._failed_at, self._raising = 0.0, False
         atexit.unregister(_at_exit)
         atexit.register(_at_exit)
@@ -90,7 +95,8 @@ class Supervisor:
         """Notes that this process was asked to end, by a signal of this name. In any thread."""
         now = time.monotonic()
         if not self._asked:
-            self._asked, self._asked_at = name, now
+            self._asked = name
+            self._asked_at = now
             if name == "SIGINT":
                 with suppress(Exception):  # stderr may be closed
                     print(
@@ -146,7 +152,8 @@ class Supervisor:
     def wait(self, look: Callable[[], T | None], seconds: float) -> T | None:
         """The first value that `look` returns; None if there is none in this time. Raises what
         `check` raises."""
-        stop, limit = time.monotonic() + seconds, None if seconds == math.inf else math.inf
+        stop = time.monotonic() + seconds
+        limit = None if seconds == math.inf else math.inf
         with self.activity.doing("waiting for the other hosts", limit, waits=True):
             while (value := look()) is None and time.monotonic() < stop:
                 self.check()
@@ -165,7 +172,8 @@ class Supervisor:
         except BaseException as error:
             if self.alone or in_peace(error):
                 raise
-            self._raising, is_echo = True, echoes(error)
+            self._raising = True
+            is_echo = echoes(error)
             if is_echo:  # the peer's own report comes, or JAX notices that it is dead
                 poll(lambda: self.failed, self.host_seconds + GONE_SECONDS)
             self.failed = failure = self.failed or report_error(self._store, self._call, error)
@@ -210,7 +218,8 @@ class Supervisor:
                 f"busy/{self.exchange.index}", doing.what if long and not doing.waits else ""
             )
             if long and doing.waits and self._others_are_busy(place, doing):
-                still, self._since = 0.0, self._clock
+                still = 0.0
+                self._since = self._clock
         if self.failed:
             self._see_off(self.failed, doing)
         elif self._in_a_hurry and min(still, time.monotonic() - self._asked_at) >= doing.grace:
@@ -232,7 +241,8 @@ class Supervisor:
         self._clock += min(now - self._looked, 2 * TICK_SECONDS)
         self._looked = now
         if place != self._place:
-            self._place, self._since = place, self._clock
+            self._place = place
+            self._since = self._clock
         return self._clock - self._since
 
     def _hear(self) -> None:
@@ -301,7 +311,8 @@ class Supervisor:
 def _at_exit() -> None:
     """Ends the process if its run has failed, before JAX's own handler, which waits for all
     hosts."""
-    error, store = getattr(sys, "last_value", None), open_store()
+    error = getattr(sys, "last_value", None)
+    store = open_store()
     with suppress(StoreError):
         if error is not None and not in_peace(error):
             report_error(store, next(_calls), error)

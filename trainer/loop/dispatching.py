@@ -153,10 +153,13 @@ class Dispatches:
         record: Callable[[DispatchResult], None],
         read: Callable[[list[Any], bool], Any] | None = None,
     ) -> None:
-        self.carry, self.step = carry, start
+        self.carry = carry
+        self.step = start
         self.launched, self.ended = 0, False
-        self._chunks, self._program = iter(chunks), program
-        self._record, self._read = record, read or program.read
+        self._chunks = iter(chunks)
+        self._program = program
+        self._record = record
+        self._read = read or program.read
         self._running: _Launched | None = None
         self._activity = getattr(chunks, "activity", Activity())
         self._doing = Dispatching(start, None)
@@ -191,15 +194,14 @@ class Dispatches:
             leaf.copy_to_host_async()
         self.launched += 1
         self.step = self._doing.launched = chunk.start + chunk.length
-        before, self._running = (
-            self._running,
-            _Launched(chunk.start, chunk.length, chunk.stacked, returned),
-        )
+        before = self._running
+        self._running = _Launched(chunk.start, chunk.length, chunk.stacked, returned)
         self._finish(before)
 
     def settle(self) -> None:
         """Waits for the dispatch that runs, and records it."""
-        running, self._running = self._running, None
+        running = self._running
+        self._running = None
         self._finish(running)
 
     def _finish(self, dispatch: "_Launched | None") -> None:

@@ -123,7 +123,8 @@ def evaluate_continuously(
 ) -> Iterator[EvalResult]:
     """See Trainer.evaluate_continuously. No session is open between two results."""
     with ShortErrors():
-        end, last = job.config.max_steps, None
+        end = job.config.max_steps
+        last = None
         evaluation: Evaluation | None = None
         while end is None or last is None or last < end:
             with open_session(job) as session:
@@ -173,7 +174,8 @@ def _next_step(
 ) -> int | None:
     """The newest checkpoint's step, on every host, once it is newer than `last`; None on a
     timeout."""
-    exchange, seconds = session.exchange, session.job.config.stall_seconds
+    exchange = session.exchange
+    seconds = session.job.config.stall_seconds
     exchange.from_host_0("looking", lambda: True, seconds)
     look = _look_out(session, last, poll_seconds)
     longest = timeout_seconds + seconds
@@ -214,8 +216,10 @@ class PeriodicEvaluations:
         self, session: Session, inputs: Mapping[str | None, InputFn], every_steps: int | None
     ) -> None:
         self.opened = {name: session.open("eval", input_fn) for name, input_fn in inputs.items()}
-        self.every_steps, self.results = every_steps, list[EvalResult]()
-        self._session, self._evaluations = session, dict[str | None, Evaluation]()
+        self.every_steps = every_steps
+        self.results = list[EvalResult]()
+        self._session = session
+        self._evaluations = dict[str | None, Evaluation]()
 
     def __call__(
         self, step: int, state: TrainState, stop: Callable[[str], None], /, *, final: bool
@@ -224,7 +228,8 @@ class PeriodicEvaluations:
         after this. final: whether the training has ended."""
         first = next(iter(self.opened))
         for name, opened in self.opened.items():
-            before, arguments = self._evaluations.get(name), (self._session, opened, state, step)
+            before = self._evaluations.get(name)
+            arguments = (self._session, opened, state, step)
             evaluation = self._evaluations[name] = (
                 before.again(*arguments) if before else Evaluation(*arguments)
             )
@@ -238,7 +243,8 @@ class PeriodicEvaluations:
     def make_up(self, start: int, end: int | None) -> None:
         """Evaluates the checkpoint that a run resumes from, if that was due and has not
         happened."""
-        ends, checkpoints = end is not None and start >= end, self._session.checkpoints
+        ends = end is not None and start >= end
+        checkpoints = self._session.checkpoints
         due = ends or (self.every_steps is not None and start % self.every_steps == 0)
         if due and not checkpoints.was_evaluated(start):
             like = self._session.job.abstract_state(next(iter(self.opened.values())))

@@ -52,9 +52,14 @@ class Evaluation:
         on_records: OnRecords | None = None,
     ) -> None:
         job = session.job
-        self._session, self._job, self.state, self._step = session, job, state, step
+        self._session = session
+        self._job = job
+        self.state = state
+        self._step = step
         self._given = self._opened = opened
-        self._on_records, self._exhausted, self.padding_rows = on_records, False, 0
+        self._on_records = on_records
+        self._exhausted = False
+        self.padding_rows = 0
         epoch = opened.source.info.steps_per_epoch
         self._shapes = opened.struct, epoch
         k = job.steps_per_dispatch(opened, [epoch] if epoch else [])
@@ -73,7 +78,9 @@ class Evaluation:
         or a new one."""
         if (opened.struct, opened.source.info.steps_per_epoch) != self._shapes:
             return Evaluation(session, opened, state, step)
-        self._session, self.state, self._step = session, state, step
+        self._session = session
+        self.state = state
+        self._step = step
         if opened is not self._given:
             self._given = self._opened = opened
             self._exhausted = False
@@ -93,7 +100,8 @@ class Evaluation:
         opened = self._source()
         padding_kind = self._job.placement.scalar(np.int32(padding))
         carry = EvalState(model_of(self.state, model), padding_kind, self._tallies())
-        sums, self._on_records = EpochTotals(opened.source, self._on_records, on_counted), None
+        sums = EpochTotals(opened.source, self._on_records, on_counted)
+        self._on_records = None
         position = opened.source.info.start
         with self._session.dispatching(
             self._program, carry, opened, position, self._steps, sums.add
@@ -188,7 +196,8 @@ class Evaluation:
         **options: Any,
     ) -> ExportResult | None:
         """See Export."""
-        session, job = self._session, self._job
+        session = self._session
+        job = self._job
         check_export(job, options.get("keys"))
         if job.config.fast_dev_run:
             log.info("fast_dev_run: nothing is exported to %s", path)
@@ -219,7 +228,8 @@ class Evaluation:
             )
 
         def improved() -> bool:
-            before, value = measured(path, metric), metrics[metric]
+            before = measured(path, metric)
+            value = metrics[metric]
             above = value < before if better == "min" else value > before
             return bool(math.isfinite(value) and (math.isnan(before) or above))
 

@@ -42,7 +42,8 @@ class ExactEpoch:
 
     def __init__(self, source: Input) -> None:
         self.records = self.labelled = self.crc = self.unseen = self._bad = 0
-        self._source, self.name = source, source.info.name or "the input"
+        self._source = source
+        self.name = source.info.name or "the input"
 
     @property
     def masked(self) -> int:
@@ -61,7 +62,8 @@ class ExactEpoch:
     def check(self, call: str, so: str) -> None:
         """EvaluationError unless everything that is due was added. `so`: the consequence for the
         result of `call`."""
-        due, expected_crc = self._source.info.num_records, self._source.info.expected_crc
+        due = self._source.info.num_records
+        expected_crc = self._source.info.expected_crc
         left_out = f" and left out {self.masked} as bad" if self.masked else ""
         if due is not None and self.records + self.masked != due:
             raise EvaluationError(
@@ -128,8 +130,12 @@ class EpochTotals:
     on_records: gets the records of each dispatch, if its program returns them."""
 
     def __init__(self, source: Input, on_records: OnRecords | None, on_counted: OnCounted) -> None:
-        self.sums, self.steps, self.epoch = defaultdict[str, float](float), 0, ExactEpoch(source)
-        self._on_records, self._on_counted, self._outside = on_records, on_counted, -1
+        self.sums = defaultdict[str, float](float)
+        self.steps = 0
+        self.epoch = ExactEpoch(source)
+        self._on_records = on_records
+        self._on_counted = on_counted
+        self._outside = -1
 
     def add(self, result: DispatchResult) -> None:
         """Adds those of a dispatch."""
@@ -138,7 +144,8 @@ class EpochTotals:
         self.epoch.add(result.scalars)
         rows = result.scalars.pop(ROWS, None)
         if self._on_records and rows:
-            counts, index = rows[MASK] > 0, rows.get(INDEX)
+            counts = rows[MASK] > 0
+            index = rows.get(INDEX)
             predictions = {name: values[counts] for name, values in rows[PREDICTIONS].items()}
             numbers = None if index is None else index[counts]
             self._on_records(EvaluatedRecords(numbers, rows[LOSSES][counts], predictions))

@@ -116,7 +116,8 @@ class Chunks:
         leaves, tree = jax.tree.flatten(dict(self.struct))
         if self._memory is None:
             self._memory = Slots({str(number): leaf for number, leaf in enumerate(leaves)}, length)
-        stacked, count = list(self._memory.arrays(self._memory.take()).values()), 0
+        stacked = list(self._memory.arrays(self._memory.take()).values())
+        count = 0
         together = max(1, TOGETHER_BYTES // (1 + sum(array[0].nbytes for array in stacked)))
         for begin in range(0, length, together):
             few = list(self._host_batches(min(together, length - begin)))
@@ -163,7 +164,8 @@ class Chunks:
         return None if batch is None else dict(batch)
 
     def _placed(self, step: int, host: "_Host") -> Chunk:
-        program, length = self.program, host.count
+        program = self.program
+        length = host.count
         if length > 1:
             self.room.acquire()
             if program.scans:
@@ -195,8 +197,10 @@ class Feeder(Iterator[Chunk]):
         check: Check = lambda: None,
         activity: Activity | None = None,
     ) -> None:
-        self.wait_seconds, self.activity = 0.0, activity or Activity()
-        self._source, self._check = source, check
+        self.wait_seconds = 0.0
+        self.activity = activity or Activity()
+        self._source = source
+        self._check = check
         self._begun = self._heard = source.read
         self._ahead = Background(
             source,
@@ -211,10 +215,8 @@ class Feeder(Iterator[Chunk]):
         """Whether a batch was read since the last check, as k of them may take long, or dropped to
         resume, or another host's is awaited, whose own bound ends the wait."""
         self._check()
-        heard, self._heard = (
-            self._heard,
-            self._source.read + getattr(self._source.batches, "skipped", 0),
-        )
+        heard = self._heard
+        self._heard = self._source.read + getattr(self._source.batches, "skipped", 0)
         return self._heard > heard or (
             self._source.common is not None and self._source.common.waiting
         )

@@ -90,7 +90,8 @@ class Job:
             self.check_rows_first(
                 "Task.augment", "Augment in loss_fn, which has the step's random key."
             )
-        keep_best, names = self.config.keep_best, ["loss", *self.task.metrics]
+        keep_best = self.config.keep_best
+        names = ["loss", *self.task.metrics]
         # A Metric may report several values: "per_class/cat".
         if keep_best is not None and not any(
             f"{keep_best}/".startswith(f"{name}/") for name in names
@@ -118,10 +119,8 @@ class Job:
     def check_microbatches(self) -> None:
         """Raises OptionError unless each device can split its rows of a training batch into
         microbatches."""
-        rows, count = (
-            self.config.global_batch_size // self.placement.replicas,
-            self.config.accumulate,
-        )
+        rows = self.config.global_batch_size // self.placement.replicas
+        count = self.config.accumulate
         if rows % count:
             fitting = ", ".join(str(n) for n in range(1, rows + 1) if rows % n == 0)
             raise OptionError(
@@ -149,7 +148,8 @@ class Job:
         hosts = self.placement.hosts(batch)
         cut = config.overfit_batches if mode == "train" else config.fast_dev_run and 1
         context = self.context(mode, batch, hosts, 0 if cut else start_step)
-        made, host_batch = as_function(input_fn)(context), context.per_host_batch_size
+        made = as_function(input_fn)(context)
+        host_batch = context.per_host_batch_size
         source = as_input(made, host_batch)
         target = {aim.key: aim.classes or 0} if (aim := self.task.target) else {}
         description = source.info.description and describe(source.info.description)
@@ -241,7 +241,8 @@ class Job:
     def fresh_state(self, opened: OpenedInput) -> TrainState:
         """The initial state of a run."""
         with self.naming_batch(opened):
-            spec, averages = self.spec(opened), self.config.averages
+            spec = self.spec(opened)
+            averages = self.config.averages
             return init_state(
                 self.traced_task, self.config.seed, spec, self.placement, ema=averages
             )
@@ -281,7 +282,8 @@ class Job:
         host_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(opened.struct))
         row_bytes = host_bytes // opened.struct[MASK].shape[0]
         step_bytes = row_bytes * (opened.global_batch // self.placement.replicas) + out_bytes
-        wanted, cap = wanted or self.config.steps_per_loop, self.config.superbatch_bytes
+        wanted = wanted or self.config.steps_per_loop
+        cap = self.config.superbatch_bytes
         k = steps_that_fit(wanted, (), step_bytes, cap)
         if k < wanted:
             log.info(

@@ -97,7 +97,9 @@ class Prediction:
         gather: bool,
     ) -> None:
         job = session.job
-        self.variables, self._session, self._opened = variables, session, opened
+        self.variables = variables
+        self._session = session
+        self._opened = opened
         self._epoch = ExactEpoch(opened.source)
         self._given = 0
         place = job.placement
@@ -123,7 +125,8 @@ class Prediction:
 
         EvaluationError, before the last dispatch's predictions, unless the epoch was exact.
         HostError if this host stops before the end and another one does not."""
-        source, session = self._opened.source, self._session
+        source = self._opened.source
+        session = self._session
         results = list[DispatchResult]()
         with session.dispatching(
             self._program,
@@ -185,7 +188,8 @@ class Prediction:
     def _stop_together(self, dispatches: Dispatches, feeder: Feeder) -> None:
         """Makes the dispatches that other hosts have already made: they would wait for them
         forever."""
-        exchange, seconds = self._session.exchange, self._session.supervisor.host_seconds / 2
+        exchange = self._session.exchange
+        seconds = self._session.supervisor.host_seconds / 2
         launched_by_host = exchange.gather("dispatches", dispatches.launched, seconds)
         if len(launched_by_host) < exchange.count:
             raise HostError(
@@ -248,7 +252,8 @@ class LoadedModel:
         if not rows:
             raise OptionError("the batch has no rows.")
         for name in self.inputs.keys() & batch.keys():
-            array, due = batch[name], self.inputs[name]
+            array = batch[name]
+            due = self.inputs[name]
             if isinstance(due, jax.ShapeDtypeStruct) and _without_rows(array) != _without_rows(due):
                 raise OptionError(
                     f"{name!r} is {array.dtype} {list(array.shape)}; the recipe reads {due.dtype} "
@@ -287,7 +292,8 @@ def run_without_recipe(workdir: str) -> tuple[TrainerConfig, InputFn]:
 
 
 def _zeros(leaf: Sequence[Any]) -> np.ndarray:
-    dtype, shape = np.dtype(leaf[0]), leaf[1:]
+    dtype = np.dtype(leaf[0])
+    shape = leaf[1:]
     if dtype.itemsize * math.prod(shape) > MOST_BYTES:
         raise ValueError(f"a row has {list(leaf)}")
     return np.zeros(shape, dtype)

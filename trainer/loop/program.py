@@ -57,11 +57,9 @@ class Program:
         replicated, and scalars in a flat dict come as one vector, because reading an array costs as
         much as a hundred numbers."""
         self.executables: dict[int, Any] = {}
-        self._placement, self._host_struct, self._global_batch = (
-            placement,
-            host_struct,
-            global_batch,
-        )
+        self._placement = placement
+        self._host_struct = host_struct
+        self._global_batch = global_batch
         self._scalars = dict[str, np.dtype]()  # those that the step returns as one vector
         self._step = step if outs else self._in_one_vector(step)
         self._outs = outs or (lambda _: placement.replicated)
@@ -76,7 +74,8 @@ class Program:
 
     def lengthen(self, k: int) -> None:
         """Sets k steps per dispatch. Only before a dispatch of several steps is placed."""
-        self.k, self.scans = k, k > 1 and self._may_scan
+        self.k = k
+        self.scans = k > 1 and self._may_scan
         self._many_struct = self._placement.global_struct(self._host_struct, self._global_batch, k)
 
     def compile(self, lengths: Collection[int]) -> None:
@@ -162,7 +161,8 @@ def flops(jaxpr: Any) -> float:
 
 
 def _flops_of(equation: Any) -> float:
-    name, params = equation.primitive.name, equation.params
+    name = equation.primitive.name
+    params = equation.params
     if name == "dot_general":
         (contracted, _), _ = params["dimension_numbers"]
         return (

@@ -60,13 +60,19 @@ class Schedule:
         stops: Collection[int] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._config, self._decisions = config, decisions
-        self._start, self._end = start, end
-        self._evaluated, self._evaluate_every = evaluated, evaluate_every
-        self._stops, self._clock = stops, clock
-        self._saved, self._began = start, clock()
+        self._config = config
+        self._decisions = decisions
+        self._start = start
+        self._end = end
+        self._evaluated = evaluated
+        self._evaluate_every = evaluate_every
+        self._stops = stops
+        self._clock = clock
+        self._saved = start
+        self._began = clock()
         self._saved_at = self._began
-        self.stopped, self._why = Decision(), ""
+        self.stopped = Decision()
+        self._why = ""
 
     def stop(self, why: str) -> None:
         """Requests the end of training. The first reason counts, and only host 0's: others may not
@@ -75,7 +81,8 @@ class Schedule:
 
     def saved(self, step: int) -> None:
         """Notes that the checkpoint of this step is being written."""
-        self._saved, self._saved_at = step, self._clock()
+        self._saved = step
+        self._saved_at = self._clock()
 
     def due(self, step: int, ended: bool) -> Due:
         """Once per step, in order; again with `ended` once the input has no more. An evaluation is
@@ -106,7 +113,8 @@ class Schedule:
     def _decide(self) -> Decision:
         if self._why:
             return Decision(True, self._why)
-        now, config = self._clock(), self._config
+        now = self._clock()
+        config = self._config
         if config.max_time and now - self._began >= seconds_of("max_time", config.max_time):
             return Decision(True, f"max_time={config.max_time} is over")
         every = config.checkpoint_every
@@ -131,7 +139,9 @@ class Pace:
         limit: Callable[[int], int],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._seconds, self._limit, self._clock = seconds, limit, clock
+        self._seconds = seconds
+        self._limit = limit
+        self._clock = clock
         self._settled = threading.Event()
         self._observed_at: list[float] = []
         self._steps = 1
@@ -175,11 +185,9 @@ class Profile:
         stop = profiled.stop if end is None else min(end, profiled.stop)
         within = range(max(start, profiled.start), stop)
         self.stops = frozenset({within.start, within.stop} if within else ())
-        self._within, self._wanted, self._directory = (
-            within,
-            config.profile_steps,
-            join(config.workdir, "profile"),
-        )
+        self._within = within
+        self._wanted = config.profile_steps
+        self._directory = join(config.workdir, "profile")
         self._mine = jax.process_index() == 0
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if profiled and not within:
@@ -202,7 +210,8 @@ class Profile:
             self._end()
 
     def _end(self) -> None:
-        temporary, self._temporary = self._temporary, None
+        temporary = self._temporary
+        self._temporary = None
         if temporary is None:
             return
         jax.profiler.stop_trace()

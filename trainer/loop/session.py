@@ -78,7 +78,8 @@ class Session:
         OwnerError if another training run owns it; OptionError or CheckpointError if it has
         something that no run made and that this one would replace or remove; on the other hosts, a
         HostError with that failure."""
-        config, workdir = self.job.config, str(self.job.config.workdir)
+        config = self.job.config
+        workdir = str(self.job.config.workdir)
         if config.fast_dev_run:
             return
 
@@ -93,7 +94,8 @@ class Session:
     ) -> None:
         """Once per call: returns when all hosts are about to do the same, as `agree`. others:
         arguments of the call."""
-        job, config = self.job, self.job.config
+        job = self.job
+        config = self.job.config
         mark = (
             claim(str(config.workdir))
             if self.exchange.index == 0 and not config.fast_dev_run
@@ -269,10 +271,8 @@ def begin(session: Session, opened: OpenedInput, step: int, warm_start: WarmStar
         log.info(
             "init_from=%s is ignored: the work directory has a checkpoint", warm_start.init_from
         )
-    saved, config = (
-        session.checkpoints.restore(step, job.abstract_state(opened)),
-        job.config.to_json(),
-    )
+    saved = session.checkpoints.restore(step, job.abstract_state(opened))
+    config = job.config.to_json()
     position = resumed_position(opened.source, saved, config)
     changes = ", ".join(saved.changes(config))
     log.info("resuming from the checkpoint of step %d%s", step, changes and f"; changed: {changes}")

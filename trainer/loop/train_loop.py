@@ -44,8 +44,13 @@ class Training:
         end: int | None,
         evaluations: PeriodicEvaluations | None,
     ) -> None:
-        job, config, start = session.job, session.job.config, begun.step
-        self._session, self._opened, self._begun, self._end = session, opened, begun, end
+        job = session.job
+        config = session.job.config
+        start = begun.step
+        self._session = session
+        self._opened = opened
+        self._begun = begun
+        self._end = end
         self._writes = jax.process_index() == 0 and not config.fast_dev_run
         self._first_began = first_began(config.workdir, time.time()) if self._writes else None
         self._evaluations = evaluations
@@ -53,10 +58,8 @@ class Training:
         every = [
             n for n in (config.checkpoint_every_steps, evaluations and evaluations.every_steps) if n
         ]
-        marks, limit = (
-            Marks(every, self._profile.stops),
-            partial(job.steps_per_dispatch, opened, every),
-        )
+        marks = Marks(every, self._profile.stops)
+        limit = partial(job.steps_per_dispatch, opened, every)
         self._pace = Pace(config.loop_seconds, limit) if config.loop_seconds else None
         k = 1 if self._pace else limit()
         self._program = job.program(training_step(job), begun.state, opened, k)
@@ -94,7 +97,10 @@ class Training:
     def _dispatching(self) -> Iterator[Dispatches]:
         """The dispatches, with their program compiled. The history gets the start of the run, and
         why it failed."""
-        session, opened, begun, end = self._session, self._opened, self._begun, self._end
+        session = self._session
+        opened = self._opened
+        begun = self._begun
+        end = self._end
         size = _step_size(session.job, self._program)  # before the log line: tracing may fail
         self._say_beginning()
         with ExitStack() as stack:
@@ -129,7 +135,9 @@ class Training:
 
     def _new_schedule(self) -> Schedule:
         """Its clock begins when the program is compiled."""
-        session, start, evaluations = self._session, self._begun.step, self._evaluations
+        session = self._session
+        start = self._begun.step
+        evaluations = self._evaluations
         # A run may resume at the end of its input, before the evaluation that was due there.
         was_evaluated = not start or session.checkpoints.was_evaluated(start)
         return Schedule(
@@ -147,7 +155,8 @@ class Training:
         end the run."""
         end = result.start + result.length
         self._recorder.reached(end)
-        speed, reports = self._monitor.observe(result), self._monitor.reports
+        speed = self._monitor.observe(result)
+        reports = self._monitor.reports
         self._session.call_back(
             "on_loop_end", LoopEnd(end, result.scalars, reports, self._schedule.stop, speed)
         )
@@ -161,13 +170,16 @@ class Training:
 
     def _save(self, step: int, state: TrainState) -> None:
         """Starts to write a checkpoint; a fast_dev_run writes none."""
-        config, source, monitor = self._session.job.config, self._opened.source, self._monitor
+        config = self._session.job.config
+        source = self._opened.source
+        monitor = self._monitor
         if config.fast_dev_run:
             return
         with monitor.saving():
             monitor.reports.flush(now=True)  # a run that resumes here does not write earlier points
             position = source.state(source.advance(self._begun.position, step - self._begun.step))
-            seconds, run = self._productive_seconds, self._recorder.run
+            seconds = self._productive_seconds
+            run = self._recorder.run
             saved = Saved(
                 step, state, position, config.to_json(), productive_seconds=seconds, run=run
             )
@@ -201,7 +213,9 @@ class Training:
                 self._program.compile({k})
 
     def _say_beginning(self) -> None:
-        job, begun, program = self._session.job, self._begun, self._program
+        job = self._session.job
+        begun = self._begun
+        program = self._program
         log.info(
             "training steps %d to %s: %s parameters, batch %d on %s, %s steps per dispatch%s",
             begun.step,
@@ -215,7 +229,8 @@ class Training:
 
     def _say_end(self, step: int) -> None:
         """Logs how training ended. Raises an Ending if it was preempted."""
-        source, stopped = self._opened.source, self._schedule.stopped
+        source = self._opened.source
+        stopped = self._schedule.stopped
         if bad := source.info.quarantine:
             log.warning(
                 "training: %s on this host (%s)",
@@ -228,10 +243,8 @@ class Training:
             )
         saved = step and not self._session.job.config.fast_dev_run
         if stopped.stop:
-            how, end = (
-                "which is saved" if saved else "and nothing is saved",
-                self._end or "an input without a known end",
-            )
+            how = "which is saved" if saved else "and nothing is saved"
+            end = self._end or "an input without a known end"
             log.warning("%s: training ends at step %d of %s, %s", stopped.stop, step, end, how)
         elif self._end is None:
             log.info("the input ended at step %d", step)
@@ -241,7 +254,9 @@ class Training:
             raise ending(f"{stopped.stop}; {done}", stopped.interrupted, together=True)
 
     def _result(self, step: int, state: TrainState) -> TrainResult:
-        start, monitor, began = self._begun.step, self._monitor, self._first_began
+        start = self._begun.step
+        monitor = self._monitor
+        began = self._first_began
         speed = monitor.speed(step - start) if step > start else None
         waited = speed.input_wait * (step - start) / speed.steps_per_second if speed else 0.0
         if speed and speed.input_wait > NOTABLE and waited > NOTABLE_SECONDS:
@@ -274,7 +289,8 @@ def first_began(workdir: str, now: float) -> float:
 
 def training_step(job: Job) -> Step:
     """The step function, as configured."""
-    config, placement = job.config, job.placement
+    config = job.config
+    placement = job.placement
     return train_step(
         job.traced_task,
         config.on_nan,

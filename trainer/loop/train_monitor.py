@@ -70,17 +70,22 @@ class TrainMonitor(AbstractContextManager):
         *,
         hint: Hint,
     ) -> None:
-        config, start = session.job.config, begun.step
+        config = session.job.config
+        start = begun.step
         self.check = FiniteCheck(config.on_nan, begun.state, session.job.placement, hint)
-        self.unlabelled, self._hint = 0, hint
+        self.unlabelled = 0
+        self._hint = hint
         self.reports = Reports(config, TRAIN, start, session.ownership.fence)
         self.last: dict[str, float] = {}
         self.productive_seconds = 0.0
-        self._feeder, self._size, self._session = feeder, size, session
+        self._feeder = feeder
+        self._size = size
+        self._session = session
         self._line = None
         if jax.process_index() == 0:
             self._line = ProgressLine(start, end, size, config.log_every, slowest=self._slowest)
-        self._step, self._began = start, time.perf_counter()
+        self._step = start
+        self._began = time.perf_counter()
         self._shared = self._began, self._busy_seconds
         self._seconds = self._away = self._saving = 0.0
 
@@ -130,7 +135,8 @@ class TrainMonitor(AbstractContextManager):
 
     def _write(self, result: DispatchResult, count: int) -> Speed | None:
         if self._line is None:
-            step, self._step = self._step, result.start + result.length
+            step = self._step
+            self._step = result.start + result.length
             every = self._session.job.config.log_every
             if step // every != self._step // every:
                 self._slowest()
@@ -183,10 +189,14 @@ class Recorder(AbstractContextManager):
     written."""
 
     def __init__(self, job: Job, source: Input, fence: Callable[[], None]) -> None:
-        self._job, self._source, self._fence = job, source, fence
+        self._job = job
+        self._source = source
+        self._fence = fence
         self._workdir = None if job.config.fast_dev_run else str(job.config.workdir)
-        self._provenance, self._known = source.info.provenance, set[int]()
-        self.run, self._step = secrets.token_hex(8), 0
+        self._provenance = source.info.provenance
+        self._known = set[int]()
+        self.run = secrets.token_hex(8)
+        self._step = 0
 
     @property
     def hint(self) -> Hint:
@@ -198,9 +208,12 @@ class Recorder(AbstractContextManager):
     def start(self, step: int, position: Any, parent: str | None) -> None:
         """Writes the start of the run after this step, from this position of its input. parent: see
         Start."""
-        self._step, job = step, self._job
-        mesh, count = job.placement.mesh, jax.process_count()
-        axes, batch = job.placement.axes, batch_struct(self._source.info.spec)
+        self._step = step
+        job = self._job
+        mesh = job.placement.mesh
+        count = jax.process_count()
+        axes = job.placement.axes
+        batch = batch_struct(self._source.info.spec)
         writes = self._workdir is not None and jax.process_index() == 0
         self._write(
             Start(
@@ -274,7 +287,10 @@ class FiniteCheck:
         self, on_nan: OnNan, state: TrainState, placement: Placement, hint: Hint = no_hint
     ) -> None:
         self._broken = finder_of_broken(placement)
-        self._on_nan, self.skipped, self._in_a_row, self._hint = on_nan, 0, 0, hint
+        self._on_nan = on_nan
+        self.skipped = 0
+        self._in_a_row = 0
+        self._hint = hint
         self._names = checked_names(state.variables)
 
     def reported(self, bad: np.ndarray) -> int:
@@ -310,7 +326,8 @@ class FiniteCheck:
         return verify
 
     def _found(self, result: DispatchResult, i: int, name: str) -> None:
-        step, loss = result.start + i + 1, float(result.scalars["loss"][i])
+        step = result.start + i + 1
+        loss = float(result.scalars["loss"][i])
         what = (
             f"{name} is {loss}"
             if name == LOSS

@@ -60,7 +60,8 @@ def check_batch(batch: Mapping[str, Any], struct: Mapping[str, Any]) -> None:
     check_is_mapping(batch)
     if _alike(batch, struct):
         return
-    got, expected = named_leaves(dict(batch)), named_leaves(dict(struct))
+    got = named_leaves(dict(batch))
+    expected = named_leaves(dict(struct))
     if got.keys() != expected.keys():
         raise InputError(
             f"a batch has the keys {', '.join(sorted(got))}; expected "
@@ -137,7 +138,8 @@ class BatchAxes:
         rows."""
         leaves = named_leaves(dict(struct))
         for name in sorted(leaves, key=lambda name: name.startswith("_")):  # the user's first
-            leaf, axis = leaves[name], self.by_name.get(name, 0)
+            leaf = leaves[name]
+            axis = self.by_name.get(name, 0)
             if leaf.shape[axis : axis + 1] != (host_batch,):
                 along = f" along axis {axis} (batch_axis)" if axis else ""
                 raise InputError(

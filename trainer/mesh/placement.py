@@ -129,7 +129,8 @@ class Placement:
     def hosts(self, global_batch: int) -> Hosts:
         """This host, with its rows by the sharding. Raises BatchSizeError if the devices do not
         divide the batch."""
-        index, count = jax.process_index(), jax.process_count()
+        index = jax.process_index()
+        count = jax.process_count()
         Hosts(index, count, self.replicas, rows=()).check_batch(global_batch)
         slices = self.rows().addressable_devices_indices_map((global_batch,)).values()
         # Several devices may hold the same rows; the host delivers them once.

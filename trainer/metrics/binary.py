@@ -32,8 +32,10 @@ class _Binary:
         values = rows("scores", found_in_outputs(self.scores, outputs, batch), batch)
         if not jnp.issubdtype(values.dtype, jnp.floating):
             raise InputError(f"the scores are {values.dtype}; expected floats.")
-        own, number = rows("labels", found(self.labels, outputs, batch), batch), ~jnp.isnan(values)
-        usable, unscored = mask & number, {"unscored": _count(mask & ~number)}
+        own = rows("labels", found(self.labels, outputs, batch), batch)
+        number = ~jnp.isnan(values)
+        usable = mask & number
+        unscored = {"unscored": _count(mask & ~number)}
         return values.astype(jnp.float32), usable & (own == 1), usable & (own == 0), unscored
 
     def outside(self, outputs: Any, batch: Batch) -> tuple[Array, str]:
@@ -118,8 +120,10 @@ class AUC(_Binary, Metric):
     def compute(self, state: Any) -> Computed:
         """All values by name."""
         # From the highest score down, in integers: only the final divisions round.
-        yes, no = state["yes"][::-1], state["no"][::-1]
-        all_yes, all_no = np.cumsum(yes), np.cumsum(no)
+        yes = state["yes"][::-1]
+        no = state["no"][::-1]
+        all_yes = np.cumsum(yes)
+        all_no = np.cumsum(no)
         if state["unscored"] or not all_yes[-1] or not all_no[-1]:
             return {"roc": math.nan, "average_precision": math.nan, "roc_error": math.nan}
         pairs = int(all_yes[-1]) * int(all_no[-1])

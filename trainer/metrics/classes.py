@@ -50,7 +50,8 @@ class TopK(_OfLogits):
     def __call__(self, outputs: Any, batch: Batch) -> Array:
         """bool [b]."""
         labels, scores = self._found(outputs, batch)
-        own, classes = labels[:, None], scores.shape[1]
+        own = labels[:, None]
+        classes = scores.shape[1]
         if self.k > classes:
             raise InputError(f"k={self.k} exceeds the number of classes in the logits, {classes}.")
         its = jnp.take_along_axis(scores, own, axis=1)
@@ -111,11 +112,9 @@ class PerClass(_OfLogits, Metric):
     def from_batch(self, outputs: Any, batch: Batch, mask: Array) -> Any:
         """support, predicted, right int32 [classes]."""
         labels, scores = self._found(outputs, batch)
-        none, predicted, counts = (
-            jnp.zeros(scores.shape[1], jnp.int32),
-            jnp.argmax(scores, axis=1),
-            mask.astype(jnp.int32),
-        )
+        none = jnp.zeros(scores.shape[1], jnp.int32)
+        predicted = jnp.argmax(scores, axis=1)
+        counts = mask.astype(jnp.int32)
         return {
             "support": none.at[labels].add(counts),
             "predicted": none.at[predicted].add(counts),
@@ -124,7 +123,9 @@ class PerClass(_OfLogits, Metric):
 
     def compute(self, state: Any) -> Computed:
         """All values by name."""
-        support, predicted, right = state["support"], state["predicted"], state["right"]
+        support = state["support"]
+        predicted = state["predicted"]
+        right = state["right"]
         values = {
             "recall": share(right, support),
             "precision": share(right, predicted),

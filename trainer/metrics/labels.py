@@ -106,11 +106,14 @@ def labelled(batch: Batch, target: Target | None) -> dict[str, Any]:
     if target is None:
         return dict(batch)
     if target.classes is None:
-        labels, named = rows("labels", found(target.key, None, batch), batch), {}
+        labels = rows("labels", found(target.key, None, batch), batch)
+        named = {}
         unusable = missing = target.missing(labels)
     else:
-        labels, last = class_labels(target.key, None, batch), target.base + target.classes - 1
-        missing, unusable = target.missing(labels), (labels < target.base) | (labels > last)
+        labels = class_labels(target.key, None, batch)
+        last = target.base + target.classes - 1
+        missing = target.missing(labels)
+        unusable = (labels < target.base) | (labels > last)
         named = {
             f"{OUTSIDE} with a label {target.key!r} outside of {target.base}..{last}": unusable
         }

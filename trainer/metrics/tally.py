@@ -108,7 +108,8 @@ def mergeable(metrics: Metrics) -> dict[str, Metric]:
 def per_record(losses: Array, outputs: Any, batch: Batch, metrics: Metrics) -> dict[str, Array]:
     """The loss, the values of every function and outside_rows as arrays [b]. Raises InputError for
     another shape."""
-    values, seen = {"loss": losses}, {**batch, LOSSES: losses}
+    values = {"loss": losses}
+    seen = {**batch, LOSSES: losses}
     for name, metric in metrics.items():
         if not isinstance(metric, Metric):
             with _naming(name):
@@ -141,7 +142,8 @@ def empty_tallies(
     blank = jax.tree.map(
         lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (losses, outputs, dict(batch))
     )
-    tallies, neutral = {}, {}
+    tallies = {}
+    neutral = {}
     for name, metric in mergeable(metrics).items():
         state = _state(name, metric, *blank)
         leaves = jax.tree.leaves(state)

@@ -17,7 +17,8 @@ from pipeline.errors import OptionError
 __all__ = ["BatchNorm"]
 
 # of ImageNet's red, green and blue in 0..1, as is usual
-MEAN, STD = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
 # https://arxiv.org/abs/1502.01852
 HE_INIT = nnx.initializers.variance_scaling(2.0, "fan_out", "normal")
 HEAD_INIT = nnx.initializers.normal(0.01)  # Goyal et al. 2017, https://arxiv.org/abs/1706.02677
@@ -52,7 +53,10 @@ class BatchNorm(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(features))
         self.mean = nnx.BatchStat(jnp.zeros(features))
         self.var = nnx.BatchStat(jnp.ones(features))
-        self.span, self.momentum, self.epsilon, self.dtype = span, momentum, epsilon, dtype
+        self.span = span
+        self.momentum = momentum
+        self.epsilon = epsilon
+        self.dtype = dtype
         self.use_running_average = False  # model.eval() sets it
 
     def __call__(self, x: Array, mask: Array | None = None) -> Array:
@@ -161,7 +165,8 @@ class ResNet(nnx.Module):
         bn_span: int | None = None,
         zero_last_scale: bool = True,
     ) -> None:
-        self.channels, self.pools = channels, shape.stem == "photo"
+        self.channels = channels
+        self.pools = shape.stem == "photo"
         kernel, stride = (7, 2) if self.pools else (3, 1)
         features = shape.widths[0]
         self.stem = ConvNorm(channels, features, kernel, stride, rngs=rngs, bn_span=bn_span)
@@ -217,10 +222,12 @@ class Block(nnx.Module):
         bn_span: int | None,
         zero_last_scale: bool,
     ) -> None:
-        self.convs, self.norms = nnx.Dict(), nnx.Dict()
+        self.convs = nnx.Dict()
+        self.norms = nnx.Dict()
         features = channels
         for number, conv in enumerate(shape.block, 1):
-            before, features = features, width * conv.factor
+            before = features
+            features = width * conv.factor
             self.convs[str(number)] = _conv(
                 before, features, conv.kernel, stride if conv.strided else 1, rngs
             )
@@ -248,7 +255,8 @@ class PaddedShortcut(nnx.Module):
     """Every stride-th position, followed by `added` channels of zeros. The identity for 1 and 0."""
 
     def __init__(self, stride: int, added: int) -> None:
-        self.stride, self.added = stride, added
+        self.stride = stride
+        self.added = added
 
     def __call__(self, x: Array, _: Array | None) -> Array:
         """See ConvNorm."""

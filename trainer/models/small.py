@@ -146,7 +146,8 @@ class LstmLanguageModel(nnx.Module):
         next state.
 
         position: not used. The logits are those of a call with the complete segments."""
-        x, after = self.embedding(tokens), []
+        x = self.embedding(tokens)
+        after = []
         for cell, before in zip(self.layers, state, strict=True):
             carry, x = cell(before, x)
             after.append(carry)

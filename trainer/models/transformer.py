@@ -87,12 +87,10 @@ class Transformer(nnx.Module):
         def stacked(rngs: nnx.Rngs) -> Layer:
             return Layer(width, heads, dropout, rngs, attend)
 
-        self.num_layers, self.heads, self.features, self.rules = (
-            layers,
-            heads,
-            width // heads,
-            tuple(rules),
-        )
+        self.num_layers = layers
+        self.heads = heads
+        self.features = width // heads
+        self.rules = tuple(rules)
         self.embedding = nnx.Embed(vocabulary_size, width, embedding_init=EMBEDDING_INIT, rngs=rngs)
         self.embedding.dtype = (
             None  # the default, float32, would be that of all layers' sums in any precision
@@ -174,10 +172,8 @@ class Layer(nnx.Module):
         self.norms = nnx.Dict(
             attention=nnx.RMSNorm(width, rngs=rngs), swiglu=nnx.RMSNorm(width, rngs=rngs)
         )
-        self.attention, self.swiglu = (
-            Attention(width, heads, rngs, attend),
-            SwiGlu(width, hidden, rngs),
-        )
+        self.attention = Attention(width, heads, rngs, attend)
+        self.swiglu = SwiGlu(width, hidden, rngs)
         self.dropout = nnx.Dropout(dropout, rngs=rngs)
 
     def __call__(self, x: Array, positions: Array, segment_ids: Array) -> Array:
@@ -200,12 +196,10 @@ class Attention(nnx.Module):
         def into_heads() -> nnx.LinearGeneral:
             return nnx.LinearGeneral(width, (heads, width // heads), use_bias=False, rngs=rngs)
 
-        self.query, self.key, self.value, self.attend = (
-            into_heads(),
-            into_heads(),
-            into_heads(),
-            attend,
-        )
+        self.query = into_heads()
+        self.key = into_heads()
+        self.value = into_heads()
+        self.attend = attend
         self.out = nnx.LinearGeneral(
             (heads, width // heads), width, axis=(-2, -1), use_bias=False, rngs=rngs
         )
@@ -263,8 +257,10 @@ def rotated(x: Array, positions: Array) -> Array:
     half = x.shape[-1] // 2
     angles = positions[:, :, None, None] * ROTARY_BASE ** (-jnp.arange(half) / half)
     # float32: bfloat16 has no room for a position above 256
-    cos, sin = (jnp.cos(angles), jnp.sin(angles))
-    first, second = x[..., :half], x[..., half:]
+    cos = jnp.cos(angles)
+    sin = jnp.sin(angles)
+    first = x[..., :half]
+    second = x[..., half:]
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1).astype(
         x.dtype
     )

@@ -90,7 +90,8 @@ def learning_rate(config: OptimizerConfig, run: Run) -> optax.Schedule:
 
 
 def _after_warmup(config: OptimizerConfig, run: Run, highest: float, warmup: int) -> optax.Schedule:
-    steps, lowest = run.max_steps - warmup, highest * config.final_rate
+    steps = run.max_steps - warmup
+    lowest = highest * config.final_rate
     match config.schedule:
         case "constant":
             return optax.constant_schedule(highest)
@@ -111,7 +112,8 @@ def _rule(config: OptimizerConfig, rate: Any) -> optax.GradientTransformation:
     def decayed(params: Any) -> Any:
         return _group_tree(config, params, lambda group: group.decays)
 
-    betas, decay = (config.beta1, config.beta2), config.weight_decay
+    betas = (config.beta1, config.beta2)
+    decay = config.weight_decay
     match config.optimizer:
         case "adamw":
             return optax.adamw(rate, *betas, config.epsilon, weight_decay=decay, mask=decayed)

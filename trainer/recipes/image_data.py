@@ -75,7 +75,8 @@ def _examples(
     cells = np.random.default_rng(0).integers(
         NOISE, 256 - NOISE, (num_classes, CELLS, CELLS, channels)
     )
-    rows, columns = np.arange(height) * CELLS // height, np.arange(width) * CELLS // width
+    rows = np.arange(height) * CELLS // height
+    columns = np.arange(width) * CELLS // width
     noise = np.random.default_rng(int.from_bytes(blake2b(split.encode(), digest_size=8).digest()))
     for number in range(RECORDS):
         pattern = cells[number % num_classes][rows][:, columns]
@@ -202,16 +203,19 @@ class FileNames:
     large blocks."""
 
     def __init__(self, records: Records, key: str) -> None:
-        self._records, self._key = records, key.encode()
+        self._records = records
+        self._key = key.encode()
         mean = records.info.num_bytes // records.info.num_records + 1
         self._block_records = max(1, min(BLOCK_BYTES // mean, 1024))
-        self._start, self._block = 0, list[Record]()
+        self._start = 0
+        self._block = list[Record]()
 
     def __getitem__(self, number: int) -> str | None:
         """The file name of a record; None if the record has none or is damaged."""
         if not 0 <= number - self._start < len(self._block):
             end = min(number + self._block_records, self._records.info.num_records)
-            self._start, self._block = number, fetch(self._records, np.arange(number, end))
+            self._start = number
+            self._block = fetch(self._records, np.arange(number, end))
         record = self._block[number - self._start]
         if not isinstance(record, Proven):
             return None

@@ -159,7 +159,8 @@ class Config(DataRecipe):
         from trainer.models.resnet import RESNETS, ResNet
         from trainer.models.small import SmallCnn
 
-        classes, channels = self.image_data.num_classes, self.image_data.channels
+        classes = self.image_data.num_classes
+        channels = self.image_data.channels
         if self.model == "cnn":
             return SmallCnn(classes, (self.size, self.size, channels), rngs, self.widths)
         return ResNet(RESNETS[self.model], classes, rngs, channels=channels, bn_span=self.bn_span)
@@ -241,7 +242,8 @@ class Config(DataRecipe):
 
     def prediction(self, values: dict[str, Any]) -> Mapping[str, Any]:
         """Adds the names of classes, and of the image's file, where there are names."""
-        labels, index = self.image_data.labels, values.get("index")
+        labels = self.image_data.labels
+        index = values.get("index")
         names = {
             f"{key}_name": labels.name_of(values[key])
             for key in ("class", "label")
@@ -269,5 +271,6 @@ class Config(DataRecipe):
 
     def decoded(self) -> dict[str, Any]:
         """The options that all decoding ops of the recipe have in common."""
-        size, channels = (self.size, self.size), self.image_data.channels
+        size = (self.size, self.size)
+        channels = self.image_data.channels
         return {"into": IMAGE, "size": size, "channels": channels, "method": self.resizing}

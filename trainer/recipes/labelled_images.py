@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 ENCODED, LABEL = "image/encoded", "image/class/label"  # in the shards of infeed's converters
 # names of schemas
-OF_IMAGENET, OF_PHOTOGRAPHS = (("tpu", "tpu+boxes", "tfds"), ("image_folder", "image_table"))
+OF_IMAGENET = ("tpu", "tpu+boxes", "tfds")
+OF_PHOTOGRAPHS = ("image_folder", "image_table")
 OTHER_IMAGES = "For other labelled images, use the images recipe: python -m trainer images."
 
 

@@ -151,7 +151,8 @@ class PackedText(DataRecipe):
     def sample_length(self) -> int:
         """Tokens of a sample, with the start token. Raises OptionError if they do not fit into a
         row: the model was trained on no longer segments."""
-        given, length = len(self.prompt_tokens), self.text_info.sequence_length
+        given = len(self.prompt_tokens)
+        length = self.text_info.sequence_length
         if given >= length:
             raise OptionError(
                 f"the prompt has {given - 1} tokens; at most {length - 2} leave room for another "
@@ -207,12 +208,11 @@ class PackedText(DataRecipe):
         """The prompt with what the model adds to it, num_samples times."""
         import jax
 
-        tokenizer, given = self.text_info.tokenizer, len(self.prompt_tokens)
+        tokenizer = self.text_info.tokenizer
+        given = len(self.prompt_tokens)
         # Every row of a batch takes as long as a sample: as few as the devices allow.
-        devices, most = (
-            jax.device_count(),
-            trainer.config.eval_batch_size or trainer.config.global_batch_size,
-        )
+        devices = jax.device_count()
+        most = trainer.config.eval_batch_size or trainer.config.global_batch_size
         rows = min(-(-self.num_samples // devices) * devices, most)
         sampler = type(trainer)(self.task(), replace(trainer.config, eval_batch_size=rows))
         for record in sampler.predict(

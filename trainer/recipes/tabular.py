@@ -193,18 +193,22 @@ class Config(DataRecipe):
         from trainer.optimizers.build import make_optimizer
         from trainer.task import Target
 
-        target, own = self.predicted, self.statistics[self.predicted]
-        mean, deviation = own.mean or 0.0, own.deviation or 1.0
+        target = self.predicted
+        own = self.statistics[self.predicted]
+        mean = own.mean or 0.0
+        deviation = own.deviation or 1.0
 
         def loss(model: Any, batch: "Batch") -> tuple["jax.Array", "jax.Array"]:
-            outputs, targets = model(batch), batch[target]
+            outputs = model(batch)
+            targets = batch[target]
             if self._classes:
                 return optax.softmax_cross_entropy_with_integer_labels(outputs, targets), outputs
             errors = outputs[:, 0] - (targets.astype(jnp.float32) - mean) / deviation
             return errors**2 / 2, outputs[:, 0] * deviation + mean
 
         def predict(model: Any, batch: "Batch") -> dict[str, "jax.Array"]:
-            outputs, label = model(batch), {"label": batch[target]} if target in batch else {}
+            outputs = model(batch)
+            label = {"label": batch[target]} if target in batch else {}
             if not self._classes:
                 return {"prediction": outputs[:, 0] * deviation + mean, **label}
             probability = jax.nn.softmax(outputs).max(axis=-1)

@@ -66,7 +66,8 @@ def classifier_task(
         return {"class": best, **given, "probability": probabilities.max(axis=-1)}
 
     metrics = {"accuracy": Accuracy(labels)} | ({"top5_accuracy": TopK(5, labels)} if top5 else {})
-    optimizer, precision = make_optimizer(config.optimizer, config.run), config.trainer.precision
+    optimizer = make_optimizer(config.optimizer, config.run)
+    precision = config.trainer.precision
     return nnx_task(
         make_model,
         loss,
@@ -133,7 +134,8 @@ def text_task(config: Any) -> Task:
         keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(config.trainer.seed)))(
             batch["number"]
         )
-        length, end = config.sample_length, config.text_info.tokenizer.end
+        length = config.sample_length
+        end = config.text_info.tokenizer.end
         tokens = sampled(
             model, batch["prompt"], keys, length=length, temperature=config.temperature, end=end
         )
@@ -227,7 +229,8 @@ def tiny_text(split: str, info: TextInfo) -> ExampleRecords:
         "num_bytes": sum(fields["num_bytes"] for fields, _ in rows),
         "num_tokens": sum(count for _, count in rows),
     }
-    examples, description = (fields for fields, _ in rows), Description(schema, text=info)
+    examples = (fields for fields, _ in rows)
+    description = Description(schema, text=info)
     return ExampleRecords(
         f"{split} (--tiny)", schema, examples, totals=totals, description=description
     )
@@ -248,7 +251,9 @@ def _rows(split: str, info: TextInfo) -> Iterator[tuple[Mapping[str, Any], int]]
             number += 1
             tokens[at:after] = [info.tokenizer.start, *encoded, info.tokenizer.end]
             segments[at:after], positions[at:after] = number, range(after - at)
-            at, size, text = after, size + len(text.encode()), _document(rng)
+            at = after
+            size = size + len(text.encode())
+            text = _document(rng)
         fields = {
             "tokens": tokens,
             "segment_ids": segments,

@@ -53,7 +53,8 @@ class FileSink:
     ) -> None:
         Path(directory).mkdir(parents=True, exist_ok=True)
         self._file = Path(directory, name).open(mode, buffering=0)  # noqa: SIM115 (close closes it)
-        self._records, self._fence = bytearray(head), fence
+        self._records = bytearray(head)
+        self._fence = fence
 
     def write(self, record: bytes) -> None:
         """Appends a framed record."""
@@ -94,13 +95,13 @@ class PartsSink:
         number: int = 0,
         fence: Fence = unfenced,
     ) -> None:
-        self._storage, self._path, self._head, self._clock = (
-            storage,
-            join(directory, name),
-            head,
-            clock,
-        )
-        self._records, self._number, self._published_at = bytearray(), number, clock()
+        self._storage = storage
+        self._path = join(directory, name)
+        self._head = head
+        self._clock = clock
+        self._records = bytearray()
+        self._number = number
+        self._published_at = clock()
         self._fence = fence
 
     def write(self, record: bytes) -> None:
@@ -174,7 +175,8 @@ class MetricsFile(SinkWriter):
         fence: Fence = unfenced,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._sink, self._clock = _open(directory, after, fence), clock
+        self._sink = _open(directory, after, fence)
+        self._clock = clock
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Writes all `values` of a step as one line."""
@@ -183,10 +185,8 @@ class MetricsFile(SinkWriter):
     def steps(self, first: int, columns: Mapping[str, np.ndarray]) -> None:
         """Writes a line per step first, first + 1, ...; `columns` has the values of each name,
         [steps]."""
-        names, rows = (
-            tuple(columns),
-            zip(*(column.tolist() for column in columns.values()), strict=True),
-        )
+        names = tuple(columns)
+        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
         now = self._clock()
         self._sink.write(
             "".join([_line(step, now, names, row) for step, row in enumerate(rows, first)]).encode()

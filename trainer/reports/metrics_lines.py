@@ -55,7 +55,8 @@ def newest(directory: str) -> tuple[int | None, dict[str, float]]:
     None and {} if there is none. Reads only the end of the file. Raises CheckpointError as
     `metrics_lines` does."""
     for path, end in _ends(directory):
-        step, values = None, dict[str, float]()
+        step = None
+        values = dict[str, float]()
         for line in end.split(b"\n"):
             match = _STEP.match(line)
             if (
@@ -63,7 +64,8 @@ def newest(directory: str) -> tuple[int | None, dict[str, float]]:
                 and int(match[1]) <= MOST_STEP
                 and (of_line := _values(line, path)) is not None
             ):
-                step, values = int(match[1]), values | of_line
+                step = int(match[1])
+                values = values | of_line
         if step is not None:
             return step, values
     return None, {}
@@ -82,7 +84,8 @@ def _ends(directory: str) -> Iterator[tuple[str, bytes]]:
         # opening a named pipe, which is listed with 0 bytes, would wait for its other end
         if not size:
             continue
-        path, start = join(directory, name), max(0, size - PIECE_BYTES)
+        path = join(directory, name)
+        start = max(0, size - PIECE_BYTES)
         yield path, b"".join(open_storage(path).read_ranges([(path, start, size - start)]))
 
 

@@ -103,9 +103,14 @@ class ProgressLine:
         clock: Callable[[], float] = time.perf_counter,
         slowest: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        self._end, self._size, self._log_every, self._slowest = end, size, log_every, slowest
+        self._end = end
+        self._size = size
+        self._log_every = log_every
+        self._slowest = slowest
         self._clock = clock
-        self._step, self._since, self._wait_seconds = start, clock(), 0.0
+        self._step = start
+        self._since = clock()
+        self._wait_seconds = 0.0
         out = sys.stderr if stream is None else stream
         self._live = _live_line("step", "the first steps", start, end=end, out=out, clock=clock)
 
@@ -120,7 +125,9 @@ class ProgressLine:
         seconds = max(now - self._since, 1e-9)
         speed = Speed.of(step - self._step, self._size, seconds, wait_seconds - self._wait_seconds)
         speed = dataclasses.replace(speed, **self._slowest())
-        self._step, self._since, self._wait_seconds = step, now, wait_seconds
+        self._step = step
+        self._since = now
+        self._wait_seconds = wait_seconds
         left = ""
         if self._end is not None:
             left = f", {timedelta(seconds=round((self._end - step) / speed.steps_per_second))} left"
@@ -157,7 +164,9 @@ class RecordsLine:
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._done, self._total, self._clock = done, total, clock
+        self._done = done
+        self._total = total
+        self._clock = clock
         self._records = self._first = 0
         self._began = self._told = clock()
         out = sys.stderr if stream is None else stream
@@ -180,7 +189,8 @@ class RecordsLine:
         """Counts this many more records as done."""
         now = self._clock()
         if not self._records:  # they took a compilation, too
-            self._began, self._first = now, records
+            self._began = now
+            self._first = records
         self._records += records
         if not self._shown or now - self._told < (
             LIVE_SECONDS if self._live is not None else LOG_SECONDS
@@ -238,18 +248,19 @@ class _NotebookLine:
     def __init__(
         self, what: str, text: str, start: int, end: int | None, clock: Callable[[], float]
     ) -> None:
-        self._what, self._end, self._clock, self._id = (
-            what,
-            end,
-            clock,
-            f"infeed-{secrets.token_hex(8)}",
-        )
-        self._step, self._text, self._shown = start, text, clock()
+        self._what = what
+        self._end = end
+        self._clock = clock
+        self._id = f"infeed-{secrets.token_hex(8)}"
+        self._step = start
+        self._text = text
+        self._shown = clock()
         self._display(update=False)
 
     def show(self, step: int, text: str | None = None) -> None:
         """text: None to keep the one before."""
-        self._step, self._text = step, text or self._text
+        self._step = step
+        self._text = text or self._text
         if self._clock() - self._shown >= NOTEBOOK_SECONDS:
             self._shown = self._clock()
             self._display()
@@ -282,7 +293,8 @@ class _TerminalLine:
         handlers = [
             each for each in logging.getLogger().handlers if isinstance(each, logging.StreamHandler)
         ]
-        self._out, self._handlers = out, [each for each in handlers if each.stream is out]
+        self._out = out
+        self._handlers = [each for each in handlers if each.stream is out]
         for handler in self._handlers:
             handler.setStream(cast(TextIO, FileProxy(console, out)))
 

@@ -83,7 +83,8 @@ class _Trace:
     """The batches of the run of a segment."""
 
     def __init__(self, segment: Segment, given: Mapping[str, Any]) -> None:
-        self._start, self._given = segment.start, given
+        self._start = segment.start
+        self._given = given
         self._order = restored_order(given["order"])
         self._origins = msgspec.convert(given["sources"], list[Origin])
         if (
@@ -91,11 +92,13 @@ class _Trace:
             != self._order.num_records
         ):
             raise ValueError("its sources have another number of records")
-        self._on_error, self._bad = given["on_error"], segment.bad_records
+        self._on_error = given["on_error"]
+        self._bad = segment.bad_records
 
     def batch(self, step: int) -> SeenBatch:
         rows = self._order.rows(self._position(step), [range(self._order.global_batch)])
-        ids, bad = rows.record_ids, np.isin(rows.record_ids, list(self._bad))
+        ids = rows.record_ids
+        bad = np.isin(rows.record_ids, list(self._bad))
         replaced = np.full(len(ids), -1)
         if self._on_error == "skip" and bad.any():
             replaced[bad] = ids[bad]
@@ -106,7 +109,9 @@ class _Trace:
 
     def _position(self, step: int) -> Position:
         """The position of the input before this step."""
-        state, steps, order = self._start.position, step - 1 - self._start.step, self._order
+        state = self._start.position
+        steps = step - 1 - self._start.step
+        order = self._order
         return order.advance(Position(state["epoch"], state["records"]), steps)
 
     @functools.cache  # noqa: B019 (a trace lives as long as its command)
@@ -138,7 +143,8 @@ class RecordPlaces:
     that the history knows."""
 
     def __init__(self, origins: Sequence[Origin], directory: str | None = None) -> None:
-        self._origins, self._directory = origins, directory
+        self._origins = origins
+        self._directory = directory
         self._ends = np.cumsum([origin.stop - origin.first for origin in self._origins])
         self._opened: dict[tuple[str | None, ...], IndexedRecords | None] = {}
 
@@ -154,7 +160,8 @@ class RecordPlaces:
         """(origin, rows of record_ids, their numbers in the origin's source)."""
         owners = np.searchsorted(self._ends, record_ids, side="right")
         for owner in np.unique(owners).tolist():
-            rows, origin = np.flatnonzero(owners == owner), self._origins[owner]
+            rows = np.flatnonzero(owners == owner)
+            origin = self._origins[owner]
             yield origin, rows, record_ids[rows] - self._ends[owner] + origin.stop
 
     def _within(self, origin: Origin, numbers: np.ndarray) -> Iterator[RecordPlace]:
@@ -164,7 +171,8 @@ class RecordPlaces:
                 RecordPlace(origin.directory, origin.split, number) for number in numbers.tolist()
             )
             return
-        at, known = source.index.locate(numbers), (source.manifest.directory, source.split)
+        at = source.index.locate(numbers)
+        known = (source.manifest.directory, source.split)
         files = [source.entry.shards[shard].file for shard in at.shard.tolist()]
         places = zip(numbers.tolist(), files, at.record.tolist(), at.offset.tolist(), strict=True)
         for (number, file, within, offset), record in zip(

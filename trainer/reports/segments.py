@@ -136,7 +136,8 @@ class History:
         """The last segment, then the one that saved the state it began with, and so on: those that
         made the model. Others went back to an earlier checkpoint, and ended before they saved
         one."""
-        lineage, at = list[Segment](), len(self.segments) - 1 if self.segments else None
+        lineage = list[Segment]()
+        at = len(self.segments) - 1 if self.segments else None
         while at is not None:
             lineage.append(self.segments[at])
             at = self._parent(at)
@@ -178,7 +179,8 @@ def segment_of(history: History, step: int, workdir: str) -> Segment:
         )
     if (segment := history.segment_of(step)) is not None:
         return segment
-    first, last = min(start.step for start in history.starts), history.segments[-1].end
+    first = min(start.step for start in history.starts)
+    last = history.segments[-1].end
     if step > first and last is not None:
         raise OptionError(
             f"step {step} was not trained: the last run in {workdir} ended at step {last.step} "

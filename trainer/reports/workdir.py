@@ -12,7 +12,9 @@ from collections.abc import Iterable
 OWNERS = "_owner"
 """The mark that runs have written here; the record of the run that owns the directory, and the lock
 of its process."""
-MARK, OWNER, OWNER_LOCK = f"{OWNERS}/runs", f"{OWNERS}/owner.json", f"{OWNERS}/lock"
+MARK = f"{OWNERS}/runs"
+OWNER = f"{OWNERS}/owner.json"
+OWNER_LOCK = f"{OWNERS}/lock"
 CHECKPOINTS = "checkpoints"
 """A directory per step."""
 STATE, CONTENTS = "state", "contents"
@@ -34,10 +36,8 @@ _IN_ITEMS = {
     "d",
     "manifest.ocdbt",
 }
-_STEP, _RENAMED_LATER = (
-    re.compile("0|[1-9][0-9]{0,18}"),
-    re.compile(r"[0-9]+\.orbax-checkpoint-tmp"),
-)
+_STEP = re.compile("0|[1-9][0-9]{0,18}")
+_RENAMED_LATER = re.compile(r"[0-9]+\.orbax-checkpoint-tmp")
 SEGMENTS = "segments.jsonl"
 """The starts and ends of runs; see history/segments.py."""
 EVALUATIONS = "evaluations.json"
@@ -53,7 +53,8 @@ METRICS = "metrics.jsonl"
 metrics.jsonl.000000, ..."""
 _EVENTS = "events.out.tfevents."
 """How the names of event files begin."""
-_number, _TOKEN = itertools.count(), secrets.token_hex(4)
+_number = itertools.count()
+_TOKEN = secrets.token_hex(4)
 
 _REPLACED = re.compile(
     "|".join(

@@ -105,11 +105,9 @@ def scalar_events(
     rows = np.repeat(template, len(next(iter(columns.values()))), axis=0)
     for end, column in zip(ends, columns.values(), strict=True):
         rows[:, end - 4 : end] = column.astype("<f4")[:, None].view(np.uint8)
-    start, packed, size = (
-        Event(wall_time=wall_time).SerializeToString() + _STEP,
-        rows.tobytes(),
-        rows.shape[1],
-    )
+    start = Event(wall_time=wall_time).SerializeToString() + _STEP
+    packed = rows.tobytes()
+    size = rows.shape[1]
     for i in range(len(rows)):
         yield b"".join((start, varint(first + i), packed[i * size : i * size + size]))
 
@@ -171,7 +169,8 @@ def _pixels(tag: str, images: Any) -> np.ndarray:
     if array.dtype == np.uint8:
         return array
     array = array.astype(np.float32)
-    low, high = float(array.min()), float(array.max())
+    low = float(array.min())
+    high = float(array.max())
     if not (low >= 0 and high <= 1):
         raise OptionError(
             f"the image {tag!r} has values in {low:.4g}..{high:.4g}. Give uint8, or floats in "
@@ -281,7 +280,8 @@ class Reports:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        files, self.writes = (self._events, self._lines) if self.writes else (), False
+        files = (self._events, self._lines) if self.writes else ()
+        self.writes = False
         for file in files:
             try:
                 with self._naming():

@@ -39,7 +39,10 @@ class Exporter(Callback):
         check_choice("better", better, ("min", "max"))
         # a mistake should not wait for the first evaluation
         ExportOptions(path, keep=keep, **options)
-        self._path, self._input_fn, self._when, self._name = path, input_fn, when, name
+        self._path = path
+        self._input_fn = input_fn
+        self._when = when
+        self._name = name
         self._options: dict[str, Any] = options | {"keep": keep}
         if when == "best":
             self._options |= {"better": better, "metric": metric}

@@ -79,7 +79,8 @@ def _padded(features: Features, pad_to: Mapping[str, PadTo]) -> Features:
     """Those of any length padded to [n, length], and their lengths."""
     result = dict(features)
     for key in features.keys() & pad_to.keys():
-        ragged, pad = features[key], pad_to[key]
+        ragged = features[key]
+        pad = pad_to[key]
         lengths = ragged.row_lengths()
         if not pad.truncate:
             longest = tf.reduce_max(lengths)
@@ -182,7 +183,8 @@ def _fixed_png(op: DecodePng, features: Features) -> Features:
 
 
 def _central_crop(op: DecodeCentralCrop, features: Features) -> Features:
-    pixels, side = _photo(op, features[op.key]), op.size[0]
+    pixels = _photo(op, features[op.key])
+    side = op.size[0]
     height_width = tf.shape(pixels)[:2]
     shorter = tf.cast(tf.reduce_min(height_width), tf.float32)
     if op.resize_short is None:
@@ -198,7 +200,8 @@ def _central_crop(op: DecodeCentralCrop, features: Features) -> Features:
 
 
 def _resize(op: DecodeResize, features: Features) -> Features:
-    pixels, size = _photo(op, features[op.key]), tf.constant(op.size)
+    pixels = _photo(op, features[op.key])
+    size = tf.constant(op.size)
     if op.fit == "stretch":
         return {op.into: _resized(op, pixels, op.size)}
     height_width = tf.cast(tf.shape(pixels)[:2], tf.float64)

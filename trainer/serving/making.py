@@ -101,7 +101,8 @@ def write_saved_model(
             },
         }
 
-    signatures, functions = dict[str, Signature](), dict[str, Any]()
+    signatures = dict[str, Signature]()
+    functions = dict[str, Any]()
 
     def add(
         name: str, specs: Mapping[str, ArraySpec], decode: Callable[[Features], Features]
@@ -111,7 +112,8 @@ def write_saved_model(
 
     with _without_directories():
         if serving is not None:
-            kind, rows = serving.kind, serving.rows
+            kind = serving.kind
+            rows = serving.rows
             add(
                 SERVING_DEFAULT,
                 {kind: ArraySpec((), BYTES)},

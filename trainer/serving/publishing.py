@@ -160,10 +160,8 @@ class Exports:
     def keep(self, count: int) -> None:
         """Removes all exports that were made here but the `count` with the largest numbers; and,
         after a day, uploads that killed processes left unfinished."""
-        ours, complete = (
-            [number for number in self._all_numbers() if self._is_ours(number)],
-            set(self.numbers()),
-        )
+        ours = [number for number in self._all_numbers() if self._is_ours(number)]
+        complete = set(self.numbers())
         left = [
             number
             for number in ours

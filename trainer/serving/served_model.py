@@ -48,7 +48,8 @@ def serve(
     model, or if one needs the number or the checksum of its record, which exist only in a
     dataset."""
     task = task.traced_in(Placement.of(jax.local_devices()[:1]).in_context)  # of a client
-    tree, given = jax.tree.structure(dict(struct)), named_leaves(dict(struct))
+    tree = jax.tree.structure(dict(struct))
+    given = named_leaves(dict(struct))
     rows = {name: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for name, leaf in given.items()}
 
     def everything(leaves: Sequence[Any], arrays: Arrays) -> dict[str, Any]:

@@ -32,9 +32,11 @@ def answer(saved_model: str, requests: Requests) -> dict[tuple[str, int], dict[s
 
     from pipeline.tf_cpu import tf
 
-    loaded, answers = tf.saved_model.load(saved_model), {}
+    loaded = tf.saved_model.load(saved_model)
+    answers = {}
     for name, inputs in requests.inputs.items():
-        signature, count = loaded.signatures[name], len(next(iter(inputs.values())))
+        signature = loaded.signatures[name]
+        count = len(next(iter(inputs.values())))
         for rows in requests.batch_sizes:
             batches = [
                 signature(

@@ -107,14 +107,16 @@ def difference(found: np.ndarray, expected: np.ndarray) -> float:
         return np.inf
     if not _is_float(expected):
         return 0.0 if np.array_equal(found, expected) else np.inf
-    found, expected = found.astype(np.float64), expected.astype(np.float64)
+    found = found.astype(np.float64)
+    expected = expected.astype(np.float64)
     finite = np.isfinite(expected)
     if (
         not np.array_equal(found[~finite], expected[~finite], equal_nan=True)
         or not np.isfinite(found[finite]).all()
     ):
         return np.inf
-    found, expected = found[finite], expected[finite]
+    found = found[finite]
+    expected = expected[finite]
     apart, largest = (np.abs(values).max(initial=0.0) for values in (found - expected, expected))
     return float(apart / largest) if largest else (np.inf if apart else 0.0)
 
@@ -129,7 +131,8 @@ def _differs(
     by_row = [
         difference(found[row : row + 1], expected[row : row + 1]) for row in range(len(expected))
     ]
-    row, apart = int(np.argmax(by_row)), difference(found, expected)
+    row = int(np.argmax(by_row))
+    apart = difference(found, expected)
     much = (
         f"by {apart:.2g} of the largest value"
         if np.isfinite(apart)

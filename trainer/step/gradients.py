@@ -204,7 +204,8 @@ def _beginning_on_devices(placement: Placement) -> Finder:
 
     def begin(state: TrainState) -> Callable[[], str]:
         leaves = dict(_inexact(state))
-        names, number = [*leaves, ""], first([*leaves.values()])
+        names = [*leaves, ""]
+        number = first([*leaves.values()])
         return lambda: names[int(jax.device_get(number))]
 
     return begin
