@@ -241,8 +241,8 @@ class CachedRecords:
     """The Records of a source, read through a store. Errors of the source are passed on, every
     time.
 
-    info: that of the source. cached_in, share: the arguments of `cached`. A pickled copy has its
-    own store: the same folder, or an empty one in RAM."""
+    info, block_starts, weigh, where: those of the source. cached_in, share: the arguments of
+    `cached`. A pickled copy has its own store: the same folder, or an empty one in RAM."""
 
     def __init__(self, source: Records, store: Store, cached_in: Cache, share: float) -> None:
         self.source = source

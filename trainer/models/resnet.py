@@ -33,9 +33,9 @@ class BatchNorm(nnx.Module):
     is another training than with the 32 to 256 rows of a device that published results have, and
     takes a collective per layer; a span that divides a device's rows takes none. momentum: of the
     running statistics, which evaluation uses. They are float32, as are all statistics; the result
-    has `dtype`, by default that of x. zero_scale: begin with scale 0, as the last of a residual
-    block does. scale and bias are parameters; mean and var are the running statistics, used if
-    use_running_average."""
+    has `dtype`, by default that of x. epsilon: is added to the variance. zero_scale: begin with
+    scale 0, as the last of a residual block does. scale and bias are parameters; mean and var are
+    the running statistics, used if use_running_average."""
 
     def __init__(
         self,
