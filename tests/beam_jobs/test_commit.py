@@ -157,6 +157,13 @@ def test_a_commit_fails_if_the_runner_lost_or_repeated_data(gather, tmp_path, lo
     assert not (tmp_path / "out/manifest.json").exists()
 
 
+def test_a_receipt_of_another_shard_than_gather_announced_is_found_out(gather):
+    gathered = gather()
+    gathered.results[1] = dataclasses.replace(gathered.results[1], crc32c=1)
+    with pytest.raises(ConversionError, match="the receipt of shard 1 .* another plan's"):
+        gathered.commit()
+
+
 def test_rows_lost_on_the_way_to_a_shard_are_found_out(raw_imagenet, tmp_path):
     plan, rows, summaries = plan_and_rows(raw_imagenet, tmp_path / "out")
     rows[1] = rows[1].take(np.arange(len(rows[1]) - 1))

@@ -12,7 +12,7 @@ from host_stores import exchanges_of
 
 from pipeline.errors import HostError, OptionError
 from trainer.checkpointing.manager import CheckpointManager
-from trainer.hosts.exchange import SharedDecisions
+from trainer.hosts.exchange import Decision, SharedDecisions
 from trainer.loop.dispatching import MEASURED_STEPS, Marks, timed_plan
 from trainer.loop.schedule import Pace, Schedule
 from trainer.trainer import Trainer
@@ -92,6 +92,17 @@ def test_checkpoints_by_the_clock_have_the_given_interval(config, every, tick, e
             saved.append(step)
             schedule.saved(step)
     assert saved == expected
+
+
+def test_a_process_that_was_asked_to_end_saves_but_does_not_evaluate(config):
+    settings = config(checkpoint_every_steps=None)
+
+    def due_at_5(asked):
+        decisions = SharedDecisions(exchanges_of(1)[0], lambda: asked)
+        return Schedule(settings, decisions, 0, 100, evaluate_every=5).due(5, False)
+
+    assert due_at_5(None)[:3] == (True, True, True)
+    assert due_at_5(Decision(True, "SIGTERM", preempted=True))[:3] == (True, True, False)
 
 
 @pytest.mark.slow
