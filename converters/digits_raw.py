@@ -6,9 +6,9 @@ train tar of class tars and a validation tar, with their label files. For demos 
 imagenet_to_gcs."""
 
 if __name__ == "__main__":
-    from pipeline.commands.program import leave_at_once
+    from pipeline.commands.program import ctrl_c_exits
 
-    leave_at_once()  # before the imports: they take seconds
+    ctrl_c_exits()  # before the imports: they take seconds
 
 import hashlib
 import io

@@ -5,9 +5,9 @@ Reads idx files; images become lossless PNGs. Runs on Apache Beam. The same comm
 interrupted conversion."""
 
 if __name__ == "__main__":
-    from pipeline.commands.program import leave_at_once
+    from pipeline.commands.program import ctrl_c_exits
 
-    leave_at_once()  # before the imports: they take seconds
+    ctrl_c_exits()  # before the imports: they take seconds
 
 import argparse
 from collections.abc import Iterable, Sequence

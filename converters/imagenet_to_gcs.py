@@ -6,9 +6,9 @@ tensorflow/tpu's program of this name. Runs on Apache Beam. The same command res
 conversion."""
 
 if __name__ == "__main__":
-    from pipeline.commands.program import leave_at_once
+    from pipeline.commands.program import ctrl_c_exits
 
-    leave_at_once()  # before the imports: they take seconds
+    ctrl_c_exits()  # before the imports: they take seconds
 
 import argparse
 import dataclasses

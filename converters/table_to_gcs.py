@@ -6,9 +6,9 @@ text of one column with a label, labels, numbers or nothing. Runs on Apache Beam
 resumes an interrupted conversion."""
 
 if __name__ == "__main__":
-    from pipeline.commands.program import leave_at_once
+    from pipeline.commands.program import ctrl_c_exits
 
-    leave_at_once()  # before the imports: they take seconds
+    ctrl_c_exits()  # before the imports: they take seconds
 
 import argparse
 from collections.abc import Mapping, Sequence

@@ -8,9 +8,9 @@ features. Runs on Apache Beam. The same command resumes an interrupted conversio
 # feature. The launcher imports it, workers do not. The data directory is read through our Storage.
 
 if __name__ == "__main__":
-    from pipeline.commands.program import leave_at_once
+    from pipeline.commands.program import ctrl_c_exits
 
-    leave_at_once()  # before the imports: they take seconds
+    ctrl_c_exits()  # before the imports: they take seconds
 
 import argparse
 import os

@@ -5,9 +5,9 @@ Records are copied byte for byte. Runs on Apache Beam. The same command resumes 
 conversion."""
 
 if __name__ == "__main__":
-    from pipeline.commands.program import leave_at_once
+    from pipeline.commands.program import ctrl_c_exits
 
-    leave_at_once()  # before the imports: they take seconds
+    ctrl_c_exits()  # before the imports: they take seconds
 
 import argparse
 import json

@@ -7,9 +7,9 @@ is all that training takes. Nothing is downloaded: the images are the 1,797 hand
 ship with scikit-learn, written as tars like ImageNet's."""
 
 if __name__ == "__main__":
-    from pipeline.commands.program import leave_at_once
+    from pipeline.commands.program import ctrl_c_exits
 
-    leave_at_once()  # before the imports: they take seconds
+    ctrl_c_exits()  # before the imports: they take seconds
 
 import argparse
 import inspect

@@ -2,9 +2,9 @@
 exit with code 2."""
 
 if __name__ == "__main__":
-    from pipeline.commands.program import leave_at_once
+    from pipeline.commands.program import ctrl_c_exits
 
-    leave_at_once()  # before the imports: they take seconds
+    ctrl_c_exits()  # before the imports: they take seconds
 
 import contextlib
 import sys
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pipeline import logs
 from pipeline.commands.program import (
     as_started,
-    as_usual,
     command_of,
+    ctrl_c_raises,
     ends_when_not_read,
     help_end,
     program,
@@ -128,7 +128,7 @@ def _run(kind: "type[Recipe]", name: str, options: Sequence[str]) -> None:
 
     with Supervisor().reporting():
         if not alone:
-            as_usual()  # Ctrl-C raises, because the others have to be told
+            ctrl_c_raises()  # Ctrl-C raises, because the others have to be told
             _check(recipe)
         from trainer.commands.running import run
 

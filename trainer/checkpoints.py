@@ -4,9 +4,9 @@ DIR may be on a disk or gs://. Needs neither jax nor a device. In Python: latest
 get_variable_names and get_variable_value."""
 
 if __name__ == "__main__":
-    from pipeline.commands.program import leave_at_once
+    from pipeline.commands.program import ctrl_c_exits
 
-    leave_at_once()  # before the imports: they take seconds
+    ctrl_c_exits()  # before the imports: they take seconds
 
 import json
 from collections.abc import Mapping, Sequence

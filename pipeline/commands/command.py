@@ -29,11 +29,11 @@ from rich.text import Text
 from pipeline.commands.program import (
     EXIT_INTERRUPTED,
     as_started,
-    as_usual,
     command_of,
+    ctrl_c_exits,
+    ctrl_c_raises,
     ends_when_not_read,
     help_end,
-    leave_at_once,
     program,
 )
 from pipeline.errors import InfeedError, OptionError, printable
@@ -122,7 +122,7 @@ def exit_with(main: Callable[[], int | None], interrupted: str = "interrupted.")
     141 if nobody reads what it prints, as after `| head`."""
     status, command = None, False
     try:
-        command = as_usual()
+        command = ctrl_c_raises()
         with ends_when_not_read():
             status = main()
     except InfeedError as e:
@@ -133,7 +133,7 @@ def exit_with(main: Callable[[], int | None], interrupted: str = "interrupted.")
         status = EXIT_INTERRUPTED
     finally:
         if command:  # no traceback for another Ctrl-C while the interpreter waits for threads
-            leave_at_once()
+            ctrl_c_exits()
     if status:
         sys.exit(status)
 

@@ -5,9 +5,9 @@ Reads the manifest and the records: a sample of them if a split is large or has 
 with --all. Works on a disk or gs://; needs neither TensorFlow nor Beam."""
 
 if __name__ == "__main__":
-    from pipeline.commands.program import leave_at_once
+    from pipeline.commands.program import ctrl_c_exits
 
-    leave_at_once()  # before the imports: they take seconds
+    ctrl_c_exits()  # before the imports: they take seconds
 
 import io
 import shlex

@@ -12,8 +12,8 @@ from pipeline.checks import did_you_mean
 from pipeline.commands.program import (
     COMMANDS,
     Command,
+    ctrl_c_exits,
     ends_when_not_read,
-    leave_at_once,
     started_by_infeed,
     version_of,
 )
@@ -35,7 +35,7 @@ see also: infeed index --help, infeed describe --help"""
 def main() -> int:
     """Runs the command that sys.argv names; for one of our modules, ends as that does. Returns the
     exit code."""
-    leave_at_once()
+    ctrl_c_exits()
     with ends_when_not_read():
         try:
             return _run(sys.argv[1:])

@@ -19,7 +19,7 @@ EXIT_NOT_READ = 141  # what shells report for a process ended by SIGPIPE
 _by_infeed = False
 
 
-def leave(number: int, frame: FrameType | None) -> None:
+def on_ctrl_c(number: int, frame: FrameType | None) -> None:
     """The signal handler. It raises nothing: a library could mistake an exception for a failed
     import."""
     del number, frame
@@ -27,15 +27,15 @@ def leave(number: int, frame: FrameType | None) -> None:
     os._exit(EXIT_INTERRUPTED)
 
 
-def leave_at_once() -> None:
+def ctrl_c_exits() -> None:
     """Makes Ctrl-C exit immediately, unless SIGINT is ignored. For the first lines of a command."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, leave)
+        signal.signal(signal.SIGINT, on_ctrl_c)
 
 
-def as_usual() -> bool:
-    """Makes Ctrl-C raise KeyboardInterrupt again. Returns whether leave_at_once was in effect."""
-    left = signal.getsignal(signal.SIGINT) is leave
+def ctrl_c_raises() -> bool:
+    """Makes Ctrl-C raise KeyboardInterrupt again. Returns whether ctrl_c_exits was in effect."""
+    left = signal.getsignal(signal.SIGINT) is on_ctrl_c
     if left:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     return left

@@ -4,9 +4,9 @@ Exit code 0 if everything is intact, 1 if anything is damaged, 2 if there is not
 Works on a disk or gs://; needs neither TensorFlow nor Beam."""
 
 if __name__ == "__main__":
-    from pipeline.commands.program import leave_at_once
+    from pipeline.commands.program import ctrl_c_exits
 
-    leave_at_once()  # before the imports: they take seconds
+    ctrl_c_exits()  # before the imports: they take seconds
 
 import argparse
 import functools

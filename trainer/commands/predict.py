@@ -8,9 +8,9 @@ with exit code 1. A recipe that is not infeed's has to be given as --recipe: wha
 names may be anyone's code."""
 
 if __name__ == "__main__":
-    from pipeline.commands.program import leave_at_once
+    from pipeline.commands.program import ctrl_c_exits
 
-    leave_at_once()  # before the imports: they take seconds
+    ctrl_c_exits()  # before the imports: they take seconds
 
 import json
 import os

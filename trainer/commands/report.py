@@ -4,9 +4,9 @@ It only reads files, so it is safe while the training is running. WORKDIR may be
 Curves over steps, and comparisons of runs, are TensorBoard's. Needs neither JAX nor TensorFlow."""
 
 if __name__ == "__main__":
-    from pipeline.commands.program import leave_at_once
+    from pipeline.commands.program import ctrl_c_exits
 
-    leave_at_once()  # before the imports: they take seconds
+    ctrl_c_exits()  # before the imports: they take seconds
 
 import json
 import math

@@ -5,9 +5,9 @@ per step, and a step after any number of restarts has its records. WORKDIR may b
 gs://. Needs neither JAX nor TensorFlow."""
 
 if __name__ == "__main__":
-    from pipeline.commands.program import leave_at_once
+    from pipeline.commands.program import ctrl_c_exits
 
-    leave_at_once()  # before the imports: they take seconds
+    ctrl_c_exits()  # before the imports: they take seconds
 
 import json
 from collections.abc import Iterable, Iterator, Sequence

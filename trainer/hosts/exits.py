@@ -19,8 +19,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
-from pipeline.commands import program as ctrl_c
-from pipeline.commands.program import EXIT_INTERRUPTED
+from pipeline.commands.program import EXIT_INTERRUPTED, on_ctrl_c
 from pipeline.errors import ShortInNotebooks
 
 EXIT_USER_ERROR = 2  # any InfeedError
@@ -31,7 +30,7 @@ exit_code = 1
 """Of a process that can only end because its run has failed; `end` sets it."""
 TICK_SECONDS = 0.5
 PYTHONS = {
-    signal.SIGINT: (signal.default_int_handler, ctrl_c.leave),
+    signal.SIGINT: (signal.default_int_handler, on_ctrl_c),
     signal.SIGTERM: (signal.SIG_DFL,),
 }
 

@@ -33,7 +33,7 @@ from trainer.step.state import model_of
 from trainer.step.steps import PROOF, ROWS, predict_step
 from trainer.task import Task, Variables
 
-MOST_BYTES = 2**26  # of an array of one row: the file may state any number
+MOST_BYTES = 2**26  # of one row: the file may state any number
 
 log = logger("trainer")
 
@@ -280,7 +280,7 @@ def run_without_recipe(workdir: str) -> tuple[TrainerConfig, InputFn]:
     Raises CheckpointError for a run that has not recorded them."""
     try:
         start = read_history(workdir).starts[-1]
-        batch = jax.tree.map(_zeros, dict(start.batch), is_leaf=lambda leaf: type(leaf) is list)
+        batch = _zeros(dict(start.batch))
         names = ("precision", "ema_decay", "evaluate", "batch_axis", "keep_best", "keep_best_mode")
         taken = {name: start.settings[name] for name in names}
         config = TrainerConfig(workdir=workdir, global_batch_size=1, **taken)
@@ -291,12 +291,14 @@ def run_without_recipe(workdir: str) -> tuple[TrainerConfig, InputFn]:
     return config, lambda _: iter([batch])
 
 
-def _zeros(leaf: Sequence[Any]) -> np.ndarray:
-    dtype = np.dtype(leaf[0])
-    shape = leaf[1:]
-    if dtype.itemsize * math.prod(shape) > MOST_BYTES:
-        raise ValueError(f"a row has {list(leaf)}")
-    return np.zeros(shape, dtype)
+def _zeros(spec: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """A row of these dtypes and shapes. ValueError if its arrays take more than MOST_BYTES."""
+    is_leaf = lambda leaf: type(leaf) is list  # noqa: E731
+    leaves = jax.tree.leaves(spec, is_leaf=is_leaf)
+    num_bytes = sum(np.dtype(dtype).itemsize * abs(math.prod(shape)) for dtype, *shape in leaves)
+    if num_bytes > MOST_BYTES:
+        raise ValueError(f"a row has {num_bytes} bytes")
+    return jax.tree.map(lambda leaf: np.zeros(leaf[1:], leaf[0]), spec, is_leaf=is_leaf)
 
 
 def loaded(job: Job, input_fn: InputFn, step: WhichStep | None, recipe: Any) -> LoadedModel:

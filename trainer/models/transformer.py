@@ -60,7 +60,7 @@ class Transformer(nnx.Module):
 
     width: features of each token, a multiple of twice the heads. The SwiGLU has 8/3 of it, as in
     Llama. dropout: share of each layer's two results that training drops. rules: of the flag
-    --partition. remat: see trainer.models.transformer; with "attention" the backward pass keeps
+    --partition. remat: see Remat; with "attention" the backward pass keeps
     nothing of length x length. kernel: what computes the attention; cudnn needs an NVIDIA GPU and
     16 bits. Arrays of the layers are stacked: "layers/attention/query/kernel" is [layers, width,
     heads, features]."""

@@ -39,12 +39,12 @@ _IN_ITEMS = {
 _STEP = re.compile("0|[1-9][0-9]{0,18}")
 _RENAMED_LATER = re.compile(r"[0-9]+\.orbax-checkpoint-tmp")
 SEGMENTS = "segments.jsonl"
-"""The starts and ends of runs; see history/segments.py."""
+"""The starts and ends of runs; see segments.py."""
 EVALUATIONS = "evaluations.json"
 """The metrics of evaluated checkpoints, for keep_best."""
 EVAL_RESULT, TRAIN_RESULT = "eval_result.json", "train_result.json"
 DESCRIPTION, TOKENIZER = "description.json", "tokenizer.json"
-"""What gives the numbers in the data of the run their meaning; see kept_data.py."""
+"""What gives the numbers in the data of the run their meaning; see checkpointing/kept_data.py."""
 PREDICTIONS = "predictions.jsonl"
 
 TRAIN, _EVAL = "train", "eval"

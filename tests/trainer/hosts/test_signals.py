@@ -207,7 +207,7 @@ def test_each_command_answers_ctrl_c_before_it_imports_anything_else():
             node for node in ast.parse(path.read_text()).body if not isinstance(node, ast.Expr)
         )
         assert re.search(
-            r"if __name__ == '__main__':.*leave_at_once\(\)", ast.unparse(first), re.DOTALL
+            r"if __name__ == '__main__':.*ctrl_c_exits\(\)", ast.unparse(first), re.DOTALL
         ), path
 
 

@@ -4,6 +4,7 @@ import json
 import logging
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.errors import BatchSizeError, CheckpointError, InputError, OptionError
 from trainer.callbacks import Callback
 from trainer.commands.recorded import load
+from trainer.reports.segments import read_history
 from trainer.trainer import Trainer
 
 training_bits = str(Path(__file__).with_name("training_bits.py"))
@@ -300,3 +302,25 @@ def test_a_super_batch_is_cut_to_the_memory_it_may_take(dense_task, vector_input
     with caplog.at_level(logging.INFO, "trainer"):
         Trainer(dense_task, settings).train(vector_input, steps=10)
     assert "6 steps per dispatch instead of 50: a step takes 224 bytes per device" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        {"x": ["float32", 1, 2**40]},
+        {f"x{i}": ["float32", 1, 2**23] for i in range(3)},
+        {"x": ["float32", 1, -(2**40)], "y": ["float32", 1, 2**40]},
+        {"x": ["no dtype", 1]},
+        {"x": []},
+    ],
+)
+def test_a_history_whose_batch_cannot_be_is_refused_before_memory_is_taken(
+    dense_task, vector_input, config, monkeypatch, batch
+):
+    settings = config()
+    Trainer(dense_task, settings).train(vector_input, max_steps=1)
+    start = replace(read_history(str(settings.workdir)).starts[-1], batch=batch)
+    history = SimpleNamespace(starts=[start])
+    monkeypatch.setattr("trainer.loop.predict.read_history", lambda workdir: history)
+    with pytest.raises(CheckpointError, match="does not have the batches of the run"):
+        load(str(settings.workdir), task=dense_task)
