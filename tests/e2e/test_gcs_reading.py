@@ -1,6 +1,7 @@
 """Shards in a bucket: read by ours with few requests, none when cached, and through failures; by TensorFlow's gs://."""
 
 import json
+import threading
 import time
 
 import numpy as np
@@ -31,13 +32,22 @@ def numbers(batches):
     return [(batch["_index"].tolist(), batch["_crc"].tolist()) for batch in batches]
 
 
+def close(batches):
+    """Closes batches and waits for the requests under way: the log would show them after a reset."""
+    batches.close()
+    for thread in threading.enumerate():
+        if thread.name == "infeed-gcs":
+            thread.join(30)
+            assert not thread.is_alive()
+
+
 def test_a_bucket_gives_the_batches_of_a_disk(shards, digits):
     for directory in (shards, str(digits[1])):
         evaluation = eval_dataset(directory, global_batch=100, keys=KEYS)
         train = train_dataset(directory, global_batch=64, keys=KEYS, seed=3)
         batches = train.batches(train.advance(train.start, 17))
         found = [numbers(evaluation.batches()), numbers(next(batches) for _ in range(30))]
-        batches.close()
+        close(batches)
         if directory == shards:
             expected = found
     assert found == expected
@@ -66,7 +76,7 @@ def test_training_requests_each_block_once_and_nothing_it_already_holds(shards, 
     batches = source.batches()
     for _ in range(source.steps_per_epoch):
         next(batches)
-    batches.close()
+    close(batches)
     reading = gcs_server.requests("-of-.*alt=media")
     # the files end inside blocks, and it reads ahead of what is taken
     assert len(reading) < 1429 / 8 * 1.5
@@ -74,7 +84,7 @@ def test_training_requests_each_block_once_and_nothing_it_already_holds(shards, 
     batches = train_dataset(shards, keys=KEYS, global_batch=64).batches()  # all of it fits
     for _ in range(3 * source.steps_per_epoch):
         next(batches)
-    batches.close()
+    close(batches)
     assert len(gcs_server.requests("-of-.*alt=media")) == 15
 
 
@@ -109,7 +119,7 @@ def test_a_cached_training_makes_requests_in_its_first_epoch_only(shards, gcs_se
     assert gcs_server.requests("-of-.*alt=media")
     gcs_server.reset()
     assert found + numbers(next(batches) for _ in range(35)) == expected
-    batches.close()
+    close(batches)
     assert gcs_server.requests() == []
 
 
@@ -124,7 +134,7 @@ def test_describe_states_the_requests_and_bytes_that_training_takes(
     batches = source.batches()
     for _ in range(source.steps_per_epoch):
         next(batches)
-    batches.close()
+    close(batches)
     made = gcs_server.requests("-of-.*alt=media")
     assert round(planned.requests * source.steps_per_epoch) == len(made) == 15
     read = sum(request.response_bytes for request in made)
