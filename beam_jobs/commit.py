@@ -22,7 +22,7 @@ from beam_jobs.claims import check_mergeable, renew_claim
 from beam_jobs.converter import ConversionJob, Packer
 from beam_jobs.ledger import Ledger, Rejected, SourceSummary, Written, check_scanned, prove
 from beam_jobs.plan import SplitPlan
-from beam_jobs.report import empty_folders, in_words, summarize, write_summary
+from beam_jobs.summary import empty_folders, in_words, summarize, write_summary
 from pipeline.commands.program import version_of
 from pipeline.errors import ConversionError, InfeedError, StorageError
 from pipeline.shards.frames import crc32c

@@ -42,7 +42,7 @@ from beam_jobs.plan import (
     measure,
 )
 from beam_jobs.references import References, concat
-from beam_jobs.report import check_size
+from beam_jobs.summary import check_size
 from pipeline.background import Background
 from pipeline.errors import ConversionError, InfeedError, StorageError
 from pipeline.shards.naming import key_digest

@@ -38,8 +38,8 @@ from beam_jobs.plan import (
     measure,
 )
 from beam_jobs.references import References
-from beam_jobs.report import check_size, empty_folders, empty_shards
 from beam_jobs.runners.presets import find_runner
+from beam_jobs.summary import check_size, empty_folders, empty_shards
 from pipeline.commands import command
 from pipeline.commands.command import Console, say
 from pipeline.errors import ConversionError, InfeedError, OptionError, printable

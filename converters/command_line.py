@@ -15,9 +15,9 @@ from typing import Any
 
 from beam_jobs.converter import ConversionJob, Converter, Packer, Source, Waiting
 from beam_jobs.launch import dry_run, launch
-from beam_jobs.report import check_places
 from beam_jobs.runners.presets import RUNNERS, Preset, find_runner
 from beam_jobs.scratch import Scratch
+from beam_jobs.summary import check_places
 from pipeline.checks import check_number, did_you_mean
 from pipeline.commands.command import Console, Parser, say, spelled
 from pipeline.errors import InfeedError, OptionError, how_to_install

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from beam_jobs.launch import exit_with
-from beam_jobs.report import check_places
+from beam_jobs.summary import check_places
 from converters.command_line import chosen_splits, conversion_parser, parsed, run
 from converters.images.image_records import add_image_options, to_jpeg_of
 from converters.raw.files import SPLITS, held_out_of, read_class_names

@@ -13,8 +13,8 @@ from functools import cached_property
 from itertools import filterfalse
 
 from beam_jobs.converter import Source
-from beam_jobs.report import empty_classes
 from beam_jobs.scratch import Scratch
+from beam_jobs.summary import empty_classes
 from converters.images.image_archives import (
     KNOWN_SUFFIXES,
     Archive,

@@ -95,7 +95,7 @@ PLACES: Mapping[str, Proof] = {
     "beam_jobs/packed_files.py:_packed": NAMED,
     "beam_jobs/packed_files.py:remove_packed_files": NAMED,
     "beam_jobs/ledger.py:Receipt.write": CLAIMED,
-    "beam_jobs/report.py:write_summary": CLAIMED,
+    "beam_jobs/summary.py:write_summary": CLAIMED,
     "beam_jobs/scratch.py:Scratch.__exit__": NAMED,
     "beam_jobs/scratch.py:Scratch.uncompressed": NAMED,
     "beam_jobs/commit.py:Verdict.fetch": NAMED,
