@@ -1,28 +1,31 @@
 """Claims: the plan that owns a split of an output directory. Nothing is written before the claim.
 
 The same plan resumes. Another plan is refused or, with --overwrite, replaces exactly what the
-claimed plan wrote. A new split needs the schema, labels and files of those that are there."""
+claimed plan wrote. A new split needs the schema, labels and files of the finished splits."""
 
 import dataclasses
-from collections.abc import Mapping
+import fnmatch
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Annotated
 
+import numpy as np
 from msgspec import Meta
 
-from beam_jobs.converter import ConversionJob, Packer
-from beam_jobs.ledger import parse_receipt
+from beam_jobs.converter import ConversionJob
+from beam_jobs.ledger import parse_receipt, receipts_of
+from beam_jobs.packed_files import scanned
 from beam_jobs.plan import SplitPlan
-from beam_jobs.raw_rows import first_change
+from beam_jobs.raw_rows import RAW_ROW, differing, name_of, raw_rows, recorded_rows
+from beam_jobs.references import References
 from pipeline.errors import ConversionError
 from pipeline.shards import naming
 from pipeline.shards.manifest import Manifest, find_manifest, update_manifest
 from pipeline.shards.schema import ShardFiles
 from pipeline.shards.sidecars import sidecar_names, write_sidecars
 from pipeline.shards.typed_json import Count, JsonFile, read_sealed, sealed_line
-from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import Storage, in_parallel, join, write_file
+from pipeline.storage.storage import in_parallel, write_file
 
 _MEND = (
     "It is damaged, and no intact file shows that these shards belong to this command. Repeat the "
@@ -47,23 +50,19 @@ class Claim:
     @staticmethod
     def of(plan: SplitPlan) -> "Claim":
         """The claim that a plan makes."""
-        total = plan.total
         job = plan.job
-        files = (
-            source
-            for source in job.sources_of(plan.split)
-            if source.kind not in ("folder", "group")
-        )
         return Claim(
             plan=plan.digest,
             num_shards=plan.num_shards,
-            records=total.records,
-            bytes=total.bytes,
+            records=plan.total.records,
+            bytes=plan.total.bytes,
             seed=job.seed,
             raw_checksum=plan.raw_checksum,
             files=job.converter.schema.files,
             sources={
-                file.origin or file.uri: f"{file.stat.bytes} {file.stat.version}" for file in files
+                source.origin or source.uri: f"{source.stat.bytes} {source.stat.version}"
+                for source in job.sources_of(plan.split)
+                if source.kind not in ("folder", "group")
             },
         )
 
@@ -71,256 +70,280 @@ class Claim:
         return f"{self.plan} ({self.num_shards} shards, {self.records} records, seed {self.seed})"
 
 
-def check_claim(storage: Storage, plan: SplitPlan) -> None:
+def check_claim(plan: SplitPlan) -> None:
     """Raises ConversionError if another plan owns the split and may not be overwritten. Claims
     nothing.
 
     Renews the claim of the same plan, if the raw data have changed where that does not matter."""
     job = plan.job
-    mine = Claim.of(plan)
-    check_mergeable(find_manifest(job.output_dir, storage), job)
-    if not storage.exists(claim_path(plan)):
-        _check_vacant(storage, plan)
+    check_mergeable(find_manifest(job.output_dir, job.output), job)
+    if not job.output.exists(_path(plan)):
+        _check_vacant(plan)
         return
-    there = _read(storage, claim_path(plan), plan)
-    if _is_same(plan, there):
-        _resume(storage, plan, there)
+    old = _read(plan)
+    if _is_same(plan, old):
+        _resume(plan, old)
     elif not job.overwrite:
-        change = _changed_source(there, mine) or first_change(
-            storage, plan, there.plan, there.num_shards, there.seed
-        )
-        change = (
+        new = Claim.of(plan)
+        change = _changed_source(old, new) or _first_change(plan, old)
+        reason = (
             f"In the raw data, {change}"
             if change
             else "Raw data, label files, options or infeed's version differ"
         )
         raise ConversionError(
-            f"{job.output_dir} holds split {plan.split!r} of another plan: {there}; this one is "
-            f"{mine}. {change}. Replace the split with --overwrite, give another directory, or "
+            f"{job.output_dir} holds split {plan.split!r} of another plan: {old}; this one is "
+            f"{new}. {reason}. Replace the split with --overwrite, give another directory, or "
             "repeat the old plan's options and data."
         )
 
 
-def claim(storage: Storage, plan: SplitPlan) -> None:
+def claim(plan: SplitPlan) -> None:
     """Claims the split for this plan, after check_claim of all splits of its job. Raises like
     that."""
-    path = claim_path(plan)
-    mine = Claim.of(plan)
-    if storage.create(path, sealed_line(dataclasses.asdict(mine))):
+    new = Claim.of(plan)
+    if plan.job.output.create(_path(plan), sealed_line(dataclasses.asdict(new))):
         return
-    check_claim(storage, plan)  # another plan may have come first
-    if not _is_same(plan, there := _read(storage, path, plan)):
-        _remove_split(storage, plan.job.output_dir, plan.split, there)
-        _publish(storage, path, mine)
+    check_claim(plan)  # another plan may have come first
+    old = _read(plan)
+    if not _is_same(plan, old):
+        _remove_split(plan.job, plan.split, old)
+        _publish(plan, new)
 
 
-def _is_same(plan: SplitPlan, there: Claim) -> bool:
+def _is_same(plan: SplitPlan, old: Claim) -> bool:
     same_raw = (
-        None in (there.raw_checksum, plan.raw_checksum) or there.raw_checksum == plan.raw_checksum
+        None in (old.raw_checksum, plan.raw_checksum) or old.raw_checksum == plan.raw_checksum
     )
-    return there.plan == plan.digest and (same_raw or not plan.job.overwrite)
+    return old.plan == plan.digest and (same_raw or not plan.job.overwrite)
 
 
-def claim_path(plan: SplitPlan) -> str:
-    """The file of the plan's claim."""
-    return join(plan.job.output_dir, naming.plan_file(plan.split))
+def _path(plan: SplitPlan) -> str:
+    return plan.job.path(naming.plan_file(plan.split))
 
 
-def _resume(storage: Storage, plan: SplitPlan, there: Claim) -> None:
+def _resume(plan: SplitPlan, old: Claim) -> None:
     """Renews the claim of the same plan if no finished shard is affected by changes to the raw data
     since then.
 
-    With --verify-existing the bytes decide, so the commit renews the claim (see write)."""
+    With --verify-existing the bytes decide, so the commit renews the claim (see write_shard)."""
     job = plan.job
-    mine = Claim.of(plan)
-    if there.raw_checksum == mine.raw_checksum or job.verify_existing:
+    if old.raw_checksum == plan.raw_checksum or job.verify_existing:
         return
-    if change := first_change(storage, plan, there.plan, there.num_shards, there.seed):
+    if change := _first_change(plan, old):
         raise ConversionError(
             f"{job.output_dir} holds split {plan.split!r} of other raw data: {change} since its "
             "shards were written. Restore the old data, let --verify-existing compare the bytes (a "
             "copy has the same), give another directory, or replace the split with --overwrite."
         )
-    _publish(storage, claim_path(plan), mine)
+    _publish(plan, Claim.of(plan))
 
 
-def check_mergeable(there: Manifest | None, job: ConversionJob) -> None:
+def check_mergeable(manifest: Manifest | None, job: ConversionJob) -> None:
     """Raises ConversionError if splits that remain in the manifest have another name, schema,
     labels or files."""
-    stay = sorted(set(there.splits) - set(job.splits)) if there else ()
-    if there is None or not stay:
+    other_splits = sorted(set(manifest.splits) - set(job.splits)) if manifest else ()
+    if manifest is None or not other_splits:
         return
+    splits = ", ".join(other_splits)
     converter = job.converter
-    if (there.name, there.schema, there.labels) != (
+    if (manifest.name, manifest.schema, manifest.labels) != (
         converter.name,
         converter.schema,
         converter.labels,
     ):
         raise ConversionError(
-            f"{job.output_dir} holds {', '.join(stay)} of dataset {there.name!r}, schema "
-            f"{there.schema.name!r}; its features or labels are not those of {converter.name!r}, "
-            f"schema {converter.schema.name!r}. Give another directory, or convert all splits "
-            "again with --overwrite."
-        )
-    storage = open_storage(job.output_dir)
-    files = converter.files() if isinstance(converter, Packer) else {}
-    paths = {join(job.output_dir, name): content for name, content in files.items()}
-    if others := [
-        path
-        for path, content in paths.items()
-        if storage.exists(path) and storage.read(path) != content
-    ]:
-        raise ConversionError(
-            f"{', '.join(stay)} of {job.output_dir} was converted with other options: {others[0]} "
-            "is not what these would write. Repeat the old options, give another directory, or "
+            f"{job.output_dir} holds {splits} of dataset {manifest.name!r}, schema "
+            f"{manifest.schema.name!r}; its features or labels are not those of "
+            f"{converter.name!r}, schema {converter.schema.name!r}. Give another directory, or "
             "convert all splits again with --overwrite."
         )
+    for name, content in job.files.items():
+        path = job.path(name)
+        if job.output.exists(path) and job.output.read(path) != content:
+            raise ConversionError(
+                f"{splits} of {job.output_dir} was converted with other options: {path} is not "
+                "what these would write. Repeat the old options, give another directory, or "
+                "convert all splits again with --overwrite."
+            )
 
 
-def renew_claim(storage: Storage, plan: SplitPlan) -> None:
+def renew_claim(plan: SplitPlan) -> None:
     """Updates the claim, once all shards are proven to match the current raw data."""
-    path = claim_path(plan)
-    mine = Claim.of(plan)
-    if _read(storage, path, plan).raw_checksum != mine.raw_checksum:
-        _publish(storage, path, mine)
+    if _read(plan).raw_checksum != plan.raw_checksum:
+        _publish(plan, Claim.of(plan))
 
 
-def _changed_source(there: Claim, mine: Claim) -> str:
+def _changed_source(old: Claim, new: Claim) -> str:
     """Describes the first raw file that differs between the claims; "" if none of their common
     files does."""
-    changed = (
-        name
-        for name, version in mine.sources.items()
-        if there.sources.get(name, version) != version
+    changes = (
+        f"{name} has changed"
+        for name, version in new.sources.items()
+        if old.sources.get(name, version) != version
     )
-    return next((f"{name} has changed" for name in changed), "")
+    return next(changes, "")
 
 
-def _publish(storage: Storage, path: str, mine: Claim) -> None:
-    write_file(storage, path, sealed_line(dataclasses.asdict(mine)))
+def _first_change(plan: SplitPlan, old: Claim) -> str:
+    """Describes the first change to rows of an old plan's finished shards; "" if they match the
+    current raw data.
+
+    It scans the raw data again, in one process, so it runs only when a claim shows that something
+    changed. If the plan differs, also reports a new file, or how many records are gone."""
+    job = plan.job
+    receipts = receipts_of(plan, old.num_shards)
+    shards = [
+        recorded_rows(receipt) for receipt in receipts if receipt and receipt.plan == old.plan
+    ]
+    known = np.sort(np.concatenate([np.zeros(0, RAW_ROW), *shards]), order="rank")
+    if not len(known):
+        return ""
+    new_file = ""
+    num_seen = 0
+    scans = (scanned(job, source) for source in job.sources_of(plan.split))
+    for refs in itertools.chain.from_iterable(scans):
+        differ, unknown = differing(known, raw_rows(old.seed, plan.split, refs))
+        if differ.any():
+            return f"{_file(job, refs, differ)} has changed"
+        if unknown.any():
+            new_file = new_file or f"{_file(job, refs, unknown)} is new"
+        num_seen += int((~unknown).sum())
+    gone = len(known) - num_seen
+    if plan.digest == old.plan or len(shards) < old.num_shards or not (new_file or gone > 0):
+        return ""
+    change = new_file or (f"{gone:,} of {len(known):,} records {'is' if gone == 1 else 'are'} gone")
+    if getattr(job.converter, "held_out", None) is None:
+        return change
+    return (
+        f"{change} {'in' if new_file else 'from'} this split, as with another --validation-fraction"
+    )
 
 
-def _check_vacant(storage: Storage, plan: SplitPlan) -> None:
+def _file(job: ConversionJob, refs: References, mask: np.ndarray) -> str:
+    return name_of(job, refs.files[refs.file[mask][0]].uri)
+
+
+def _publish(plan: SplitPlan, claim: Claim) -> None:
+    write_file(plan.job.output, _path(plan), sealed_line(dataclasses.asdict(claim)))
+
+
+def _check_vacant(plan: SplitPlan) -> None:
     """Raises ConversionError if a split of this name exists without a claim, so something else
     wrote it."""
-    output_dir = plan.job.output_dir
+    job = plan.job
     split = plan.split
-    shards = naming.shard_files(split, None, plan.job.converter.schema.files)
-    found = [name for name in _names(storage, output_dir) if fnmatchcase(name, shards)]
-    manifest = find_manifest(output_dir, storage)
-    if not found and not (manifest and split in manifest.splits):
-        _check_free(storage, plan)
+    pattern = naming.shard_files(split, None, job.converter.schema.files)
+    shards = fnmatch.filter(_names(job, ""), pattern)
+    manifest = find_manifest(job.output_dir, job.output)
+    if not shards and not (manifest and split in manifest.splits):
+        _check_free(plan)
     # or a concurrent worker has just claimed it
-    elif not storage.exists(join(output_dir, naming.plan_file(split))):
+    elif not job.output.exists(_path(plan)):
         what = (
-            f"{found[0]} ({len(found)} such files in total)"
-            if found
+            f"{shards[0]} ({len(shards)} such files in total)"
+            if shards
             else "a manifest that lists it"
         )
         raise ConversionError(
-            f"{output_dir} already holds split {split!r}, which no conversion into this directory "
-            f"wrote: found {what}. Give another directory, or remove the files yourself: "
+            f"{job.output_dir} already holds split {split!r}, which no conversion into this "
+            f"directory wrote: found {what}. Give another directory, or remove the files yourself: "
             "--overwrite replaces only what a conversion wrote."
         )
 
 
-def _check_free(storage: Storage, plan: SplitPlan) -> None:
+def _check_free(plan: SplitPlan) -> None:
     """Raises ConversionError if something else has a name that the commit needs. All conversions
     into this directory share the files for TFDS, so only the first one can find somebody else's."""
-    output_dir = plan.job.output_dir
-    converter = plan.job.converter
-    names = [
-        naming.index_file(plan.split),
-        naming.rejects_file(plan.split),
-        naming.summary_file(plan.split),
-    ]
-    if not any(
-        fnmatchcase(name, "*.plan.json") for name in storage.list(join(output_dir, "_shards"))
-    ):
-        names += sidecar_names(converter.schema, converter.labels)
-        names += converter.files() if isinstance(converter, Packer) else ()
-    folders = {name: name.rpartition("/")[0] for name in names}
-    there = {folder: _names(storage, join(output_dir, folder)) for folder in set(folders.values())}
-    if taken := [
-        name for name, folder in folders.items() if name.rpartition("/")[2] in there[folder]
-    ]:
+    job = plan.job
+    names = [*_files_of(plan.split)]
+    if not fnmatch.filter(job.output.list(job.path("_shards")), "*.plan.json"):
+        names += [*sidecar_names(job.converter.schema, job.converter.labels), *job.files]
+    folders = ("", "_index/", "_rejects/", "_summary/")
+    existing = {name for folder in folders for name in _names(job, folder)}
+    if taken := [name for name in names if name in existing]:
         raise ConversionError(
-            f"{output_dir} has {taken[0]}, which no conversion into this directory wrote, and "
+            f"{job.output_dir} has {taken[0]}, which no conversion into this directory wrote, and "
             "which this one would replace. Give another directory, or move it."
         )
 
 
-def _names(storage: Storage, directory: str) -> list[str]:
-    """The names of everything in a directory, also of links that lead nowhere."""
-    files, directories = storage.entries(directory)
-    return sorted([*files, *directories])
+def _names(job: ConversionJob, folder: str) -> list[str]:
+    """The names of everything in a folder of the output, also of links that lead nowhere."""
+    files, directories = job.output.entries(job.path(folder))
+    return [f"{folder}{name}" for name in sorted([*files, *directories])]
 
 
-def read_claim(storage: Storage, path: str) -> Claim:
+def _files_of(split: str) -> Sequence[str]:
+    """The files of a split besides its shards and receipts."""
+    return naming.index_file(split), naming.rejects_file(split), naming.summary_file(split)
+
+
+def read_claim(job: ConversionJob, split: str) -> Claim:
     """Raises ConversionError if the claim is damaged."""
-    return read_sealed(JsonFile(path, ConversionError, _MEND), storage.read(path), Claim)
+    path = job.path(naming.plan_file(split))
+    return read_sealed(JsonFile(path, ConversionError, _MEND), job.output.read(path), Claim)
 
 
-def _read(storage: Storage, path: str, plan: SplitPlan) -> Claim:
+def _read(plan: SplitPlan) -> Claim:
     try:
-        return read_claim(storage, path)
+        return read_claim(plan.job, plan.split)
     except ConversionError:
-        agreed = _agreed(storage, plan)
+        agreed = _agreed(plan)
         if agreed is None:
             raise
-        _publish(storage, path, agreed)
+        _publish(plan, agreed)
         return agreed
 
 
-def _agreed(storage: Storage, plan: SplitPlan) -> Claim | None:
+def _agreed(plan: SplitPlan) -> Claim | None:
     """This plan's claim if intact receipts and the manifest agree that it owns the split, or if
     nothing was written."""
-    output_dir = plan.job.output_dir
-    split = plan.split
-    receipts = f"{naming.shard_files(split, None)}.json"
-    names = [
-        name for name in storage.list(join(output_dir, "_shards")) if fnmatchcase(name, receipts)
-    ]
-    found = in_parallel(
-        lambda name: parse_receipt(storage.read(join(output_dir, f"_shards/{name}"))), names
+    job = plan.job
+    listed = job.output.list(job.path("_shards"))
+    names = fnmatch.filter(listed, f"{naming.shard_files(plan.split, None)}.json")
+    receipts = in_parallel(
+        lambda name: parse_receipt(job.output.read(job.path(f"_shards/{name}"))), names
     )
-    intact = [receipt for receipt in found if receipt]
+    intact = [receipt for receipt in receipts if receipt]
     plans = {receipt.plan for receipt in intact}
-    manifest = find_manifest(output_dir, storage)
-    if manifest and split in manifest.splits:
-        plans.add(manifest.splits[split].plan_digest)
-    shards = naming.shard_files(split, None, plan.job.converter.schema.files)
-    vacant = not names and not any(fnmatchcase(name, shards) for name in storage.list(output_dir))
-    if plans != {plan.digest} and not (vacant and not plans):
+    manifest = find_manifest(job.output_dir, job.output)
+    if manifest and plan.split in manifest.splits:
+        plans.add(manifest.splits[plan.split].plan_digest)
+    shards = naming.shard_files(plan.split, None, job.converter.schema.files)
+    if plans != {plan.digest} and (
+        plans or names or fnmatch.filter(job.output.list(job.output_dir), shards)
+    ):
         return None
-    raw = {receipt.raw_checksum for receipt in intact}
-    return dataclasses.replace(Claim.of(plan), raw_checksum=raw.pop() if len(raw) == 1 else None)
+    checksums = {receipt.raw_checksum for receipt in intact}
+    return dataclasses.replace(
+        Claim.of(plan), raw_checksum=checksums.pop() if len(checksums) == 1 else None
+    )
 
 
-def _remove_split(storage: Storage, output_dir: str, split: str, old: Claim) -> None:
+def _remove_split(job: ConversionJob, split: str, old: Claim) -> None:
     """Removes the split from the manifest and sidecars, then exactly the old plan's files.
     Idempotent."""
-    if manifest := find_manifest(output_dir, storage):
+    if manifest := find_manifest(job.output_dir, job.output):
         if set(manifest.splits) - {split}:
             update_manifest(
-                storage, output_dir, lambda there: _without(storage, there or manifest, split)
+                job.output,
+                job.output_dir,
+                lambda current: _without(job, current or manifest, split),
             )
         else:
-            storage.delete(join(output_dir, naming.MANIFEST_FILE))
-            for name in sidecar_names(manifest.schema, manifest.labels):
-                storage.delete(join(output_dir, name))
+            for name in (naming.MANIFEST_FILE, *sidecar_names(manifest.schema, manifest.labels)):
+                job.output.delete(job.path(name))
     # Receipts before shards: a receipt states that its shard exists.
     numbers = range(old.num_shards)
     receipts = [naming.receipt_file(split, shard, old.num_shards) for shard in numbers]
     shards = [naming.shard_file(split, shard, old.num_shards, old.files) for shard in numbers]
-    for files in (receipts, shards):
-        in_parallel(storage.delete, [join(output_dir, file) for file in files])
-    for file in (naming.index_file(split), naming.rejects_file(split), naming.summary_file(split)):
-        storage.delete(join(output_dir, file))
+    for files in (receipts, shards, _files_of(split)):
+        in_parallel(job.output.delete, [*map(job.path, files)])
 
 
-def _without(storage: Storage, manifest: Manifest, split: str) -> Manifest:
-    rest = {name: entry for name, entry in manifest.splits.items() if name != split}
-    left = dataclasses.replace(manifest, splits=rest)
-    write_sidecars(storage, manifest.directory, left)
-    return left
+def _without(job: ConversionJob, manifest: Manifest, split: str) -> Manifest:
+    splits = {name: entry for name, entry in manifest.splits.items() if name != split}
+    others = dataclasses.replace(manifest, splits=splits)
+    write_sidecars(job.output, manifest.directory, others)
+    return others

@@ -9,17 +9,18 @@ removes. If the launcher was killed or did not wait, the commit of a later run r
 
 import contextlib
 import dataclasses
+import fnmatch
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from beam_jobs.claims import check_mergeable, renew_claim
-from beam_jobs.converter import ConversionJob, Packer
+from beam_jobs.converter import ConversionJob
 from beam_jobs.ledger import Ledger, Rejected, SourceSummary, Written, check_scanned, prove
 from beam_jobs.plan import SplitPlan
 from beam_jobs.summary import empty_folders, in_words, summarize, write_summary
@@ -39,8 +40,7 @@ from pipeline.shards.sidecars import SIDECAR_FILES, write_sidecars
 from pipeline.shards.split_index import encode_index
 from pipeline.shards.typed_json import Count, JsonFile, read_sealed, sealed_line
 from pipeline.sizes import counted
-from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import Storage, join, write_file
+from pipeline.storage.storage import Storage, write_file
 
 _MEND = (
     "It reports how a conversion ended, but is damaged. Run the same command again: it keeps the "
@@ -60,25 +60,25 @@ class Verdict:
     warnings: tuple[str, ...] = ()
     at: float = field(default_factory=time.time, compare=False)  # Unix seconds
 
-    def write(self, storage: Storage, output_dir: str) -> None:
+    def write(self, job: ConversionJob) -> None:
         """Publishes the verdict."""
-        path = join(output_dir, verdict_file(self.split, self.run_id))
-        write_file(storage, path, sealed_line(dataclasses.asdict(self)))
+        path = job.path(verdict_file(self.split, self.run_id))
+        write_file(job.output, path, sealed_line(dataclasses.asdict(self)))
 
     @staticmethod
-    def fetch(storage: Storage, output_dir: str, split: str, run_id: str) -> "Verdict | None":
+    def fetch(job: ConversionJob, split: str) -> "Verdict | None":
         """Returns and removes this run's verdict; None if there is none. Raises ConversionError if
         it is damaged.
 
         Never returns the verdict of another run: that run may have had another plan."""
-        path = join(output_dir, verdict_file(split, run_id))
-        if not storage.exists(path):
+        path = job.path(verdict_file(split, job.run_id))
+        if not job.output.exists(path):
             return None
         try:
-            return _read(storage, path)
+            return _read(job.output, path)
         finally:
             with contextlib.suppress(InfeedError):  # some buckets forbid deletion
-                storage.delete(path)
+                job.output.delete(path)
 
 
 def _read(storage: Storage, path: str) -> Verdict:
@@ -86,16 +86,15 @@ def _read(storage: Storage, path: str) -> Verdict:
     return read_sealed(JsonFile(path, ConversionError, _MEND), storage.read(path), Verdict)
 
 
-def sweep_verdicts(storage: Storage, job: ConversionJob, split: str) -> None:
+def _sweep_verdicts(job: ConversionJob, split: str) -> None:
     """Removes damaged verdicts, and those of runs that ended before this one started."""
-    for name in storage.list(join(job.output_dir, "_shards")):
-        if fnmatchcase(f"_shards/{name}", verdict_file(split, "*")):
-            path = join(job.output_dir, f"_shards/{name}")
-            with contextlib.suppress(StorageError):  # its launcher has just removed it
-                with contextlib.suppress(ConversionError):  # a damaged one is removed, too
-                    if _read(storage, path).at >= job.started:
-                        continue
-                storage.delete(path)
+    files = (f"_shards/{name}" for name in job.output.list(job.path("_shards")))
+    for path in map(job.path, fnmatch.filter(files, verdict_file(split, "*"))):
+        with contextlib.suppress(StorageError):  # its launcher has just removed it
+            with contextlib.suppress(ConversionError):  # a damaged one is removed, too
+                if _read(job.output, path).at >= job.started:
+                    continue
+            job.output.delete(path)
 
 
 def buried_messages(text: str) -> list[str]:
@@ -114,17 +113,12 @@ def verdict_on_error(job: ConversionJob, split: str) -> Iterator[None]:
     except InfeedError as e:
         # on a full disk this fails, too; the first error matters
         with contextlib.suppress(InfeedError):
-            Verdict(job.run_id, split, ok=False, message=str(e)).write(
-                open_storage(job.output_dir), job.output_dir
-            )
+            Verdict(job.run_id, split, ok=False, message=str(e)).write(job)
         raise
 
 
 def commit_split(
-    storage: Storage,
-    plan: SplitPlan,
-    summaries: Iterable[SourceSummary],
-    written: Iterable[Written],
+    plan: SplitPlan, summaries: Sequence[SourceSummary], written: Iterable[Written]
 ) -> Verdict:
     """Publishes a complete split and its verdict; returns the verdict.
 
@@ -132,46 +126,48 @@ def commit_split(
     rejected."""
     job = plan.job
     split = plan.split
-    summaries = list(summaries)
-    written = sorted(written, key=lambda each: each.shard)
+    written = sorted(written, key=attrgetter("shard"))
     check_scanned(plan, summaries)
-    proven = prove(storage, plan, written)
-    renew_claim(storage, plan)
-    rejected = sorted(proven.rejected, key=lambda line: (line.key, line.uri, line.offset))
-    with storage.publish(join(job.output_dir, rejects_file(split))) as sink:
+    proven = prove(plan, written)
+    renew_claim(plan)
+    rejected = sorted(proven.rejected, key=attrgetter("key", "uri", "offset"))
+    listed = job.path(rejects_file(split))
+    with job.output.publish(listed) as sink:
         for line in rejected:
             sink.write(sealed_line(dataclasses.asdict(line)))
     if len(rejected) > job.max_bad_records:
         raise ConversionError(*_rejected_message(job, split, rejected))
     if not proven.records:
-        listed = join(job.output_dir, rejects_file(split))
         raise ConversionError(
             f"split {split!r} has no records: its {len(rejected)} inputs were all rejected. "
             f"{listed} lists them."
         )
-    entry = _publish_index(storage, plan, proven)
+    entry = _publish_index(plan, proven)
     fresh = [shard for shard, each in zip(entry.shards, written, strict=True) if not each.reused]
     empty = sorted(summary.source for summary in summaries if not summary.records)
     warnings = list(empty_folders(split, (job.sources[number] for number in empty)))
-    summary = summarize(plan, entry, proven, fresh=fresh, warnings=warnings, now=time.time())
+    summary = summarize(plan, entry, proven.notes, fresh, warnings)
     # only a report; some buckets forbid replacing the first one
     with contextlib.suppress(StorageError):
-        write_summary(storage, job.output_dir, summary)
+        write_summary(job, summary)
     if proven.columns:
         names: Any = getattr(job.converter, "class_names", {})
         columns = {
             name: sums.statistics(names.get(name, ()))
             for name, sums in sorted(proven.columns.items())
         }
-        update_statistics(storage, job.output_dir, split, columns)
-    _publish_manifest(storage, job, split, entry)
-    _sweep(storage, plan)
-    done = in_words(summary)
-    warnings = tuple(summary["warnings"])
+        update_statistics(job.output, job.output_dir, split, columns)
+    _publish_manifest(job, split, entry)
+    _sweep(plan)
     verdict = Verdict(
-        job.run_id, split, ok=True, message=done, rejected=len(rejected), warnings=warnings
+        job.run_id,
+        split,
+        ok=True,
+        message=in_words(summary),
+        rejected=len(rejected),
+        warnings=tuple(summary["warnings"]),
     )
-    verdict.write(storage, job.output_dir)
+    verdict.write(job)
     return verdict
 
 
@@ -187,24 +183,23 @@ def _rejected_message(
         yield f"  {line.uri if is_file else line.key}: {line.error}"
     if len(rejected) > 10:
         yield f"  and {len(rejected) - 10} more"
-    listed = join(job.output_dir, rejects_file(split))
-    remedy = (
-        f"Leave them out with --max-bad-records={len(rejected)}, or repair them and add "
-        "--overwrite."
+    yield (
+        f"All are listed in {job.path(rejects_file(split))}. Leave them out with "
+        f"--max-bad-records={len(rejected)}, or repair them and add --overwrite."
     )
-    yield f"All are listed in {listed}. {remedy}"
 
 
-def _publish_index(storage: Storage, plan: SplitPlan, proven: Ledger) -> SplitEntry:
+def _publish_index(plan: SplitPlan, proven: Ledger) -> SplitEntry:
+    job = plan.job
     data = encode_index(np.concatenate(proven.rows))
-    write_file(storage, join(plan.job.output_dir, index_file(plan.split)), data)
-    sources = plan.job.sources_of(plan.split)
+    write_file(job.output, job.path(index_file(plan.split)), data)
+    sources = job.sources_of(plan.split)
     return SplitEntry(
         shards=tuple(proven.shards),
         index_crc32c=crc32c(data),
         plan_digest=plan.digest,
         key_digest=f"{proven.key_digest:032x}",
-        seed=plan.job.seed,
+        seed=job.seed,
         rejected=len(proven.rejected),
         fixups=dict(sorted(proven.fixups.items())),
         totals=dict(sorted(proven.totals.items())),
@@ -212,33 +207,32 @@ def _publish_index(storage: Storage, plan: SplitPlan, proven: Ledger) -> SplitEn
     )
 
 
-def _publish_manifest(storage: Storage, job: ConversionJob, split: str, entry: SplitEntry) -> None:
+def _publish_manifest(job: ConversionJob, split: str, entry: SplitEntry) -> None:
     """Merges the split into the existing manifest: splits may be converted together or weeks
     apart."""
     converter = job.converter
-    files = converter.files() if isinstance(converter, Packer) else {}
 
-    def merged(there: Manifest | None) -> Manifest:
-        check_mergeable(there, job)
-        splits = {**(there.splits if there else {}), split: entry}
+    def merged(current: Manifest | None) -> Manifest:
+        check_mergeable(current, job)
+        splits = {**(current.splits if current else {}), split: entry}
         writer = f"infeed {version_of('infeed')}".rstrip()
         manifest = Manifest(converter.name, converter.schema, splits, converter.labels, writer)
-        write_sidecars(storage, job.output_dir, manifest)
-        for name, content in files.items():
-            write_file(storage, join(job.output_dir, name), content)
+        write_sidecars(job.output, job.output_dir, manifest)
+        for name, content in job.files.items():
+            write_file(job.output, job.path(name), content)
         return manifest
 
-    update_manifest(storage, job.output_dir, merged)
+    update_manifest(job.output, job.output_dir, merged)
 
 
-def _sweep(storage: Storage, plan: SplitPlan) -> None:
+def _sweep(plan: SplitPlan) -> None:
     """Removes partial files that killed workers of this split left, and verdicts of earlier
     runs."""
-    output_dir = plan.job.output_dir
+    job = plan.job
     split = plan.split
-    shards = shard_files(split, plan.num_shards, plan.job.converter.schema.files)
-    storage.sweep(output_dir, [shards, MANIFEST_FILE, *SIDECAR_FILES])
+    shards = shard_files(split, plan.num_shards, job.converter.schema.files)
+    job.output.sweep(job.output_dir, [shards, MANIFEST_FILE, *SIDECAR_FILES])
     receipts = shard_files(split, plan.num_shards)
     for directory in ("_shards", "_index", "_rejects", "_summary"):
-        storage.sweep(join(output_dir, directory), [f"{receipts}.json", f"{split}.*"])
-    sweep_verdicts(storage, plan.job, split)
+        job.output.sweep(job.path(directory), [f"{receipts}.json", f"{split}.*"])
+    _sweep_verdicts(job, split)

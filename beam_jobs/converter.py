@@ -19,7 +19,8 @@ from beam_jobs.references import File, Reference, References
 from pipeline.errors import Reject
 from pipeline.shards.example import Value
 from pipeline.shards.schema import Labels, Schema
-from pipeline.storage.storage import Stat, Storage
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import Stat, Storage, join
 
 __all__ = [
     "Converted",
@@ -238,6 +239,20 @@ class ConversionJob:
     expected: Mapping[str, int] = field(default_factory=dict)
     run_id: str = ""  # identifies this run in its verdict; never in data
     started: float = field(default_factory=time.time, compare=False)  # Unix seconds
+
+    @property
+    def output(self) -> Storage:
+        """The storage of the output directory."""
+        return open_storage(self.output_dir)
+
+    def path(self, name: str) -> str:
+        """The path of a file in the output directory."""
+        return join(self.output_dir, name)
+
+    @property
+    def files(self) -> Mapping[str, bytes]:
+        """Name -> content of files to publish next to the manifest."""
+        return self.converter.files() if isinstance(self.converter, Packer) else {}
 
     @property
     def splits(self) -> tuple[str, ...]:

@@ -8,13 +8,12 @@ dead do no harm."""
 import base64
 import dataclasses
 from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 
 import google_crc32c
 import numpy as np
 
-from beam_jobs.claims import Claim, claim_path, read_claim
+from beam_jobs.claims import read_claim
 from beam_jobs.column_sums import RecordSums
 from beam_jobs.converter import Reject
 from beam_jobs.ledger import Ledger, Receipt, Rejected, finished_shard
@@ -32,52 +31,50 @@ from pipeline.errors import RawDataError
 from pipeline.shards.example import example_pieces
 from pipeline.shards.frames import FRAME_BYTES, crc32c, crc32c_of, frame_ends
 from pipeline.shards.naming import add_digests, key_digest
-from pipeline.storage.storage import Sink, Storage, join, pieces_of
+from pipeline.storage.storage import Sink, pieces_of
 
 _PIECE_BYTES = 8 * 1024**2
 
 
-def write_shard(
-    raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs: References
-) -> tuple[Receipt, bool]:
+def write_shard(plan: SplitPlan, shard: int, refs: References) -> tuple[Receipt, bool]:
     """Publishes one shard and its receipt, which lists bad records; or keeps a finished one.
     Returns which it did.
 
     Raises StorageError, RawDataError if raw data cannot be read."""
-    output_dir = plan.job.output_dir
-    refs = in_order(plan.job.seed, plan.split, refs)
-    if kept := _kept_shard(raw, output, plan, shard, refs):
-        return kept, True
+    job = plan.job
+    refs = in_order(job.seed, plan.split, refs)
+    if receipt := _finished(plan, shard, refs):
+        return receipt, True
     good = refs.take(refs.good)
-    bad = refs.take(~refs.good)
-    with output.publish(join(output_dir, plan.shard_file(shard))) as sink:
+    with job.output.publish(job.path(plan.shard_file(shard))) as sink:
         writing = _Writing(plan, sink)
-        for ref in bad:
-            writing.ledger.rejected.append(Rejected.of(ref, "scan", ref.error))
-        for ref, data in read_rows(raw, good):
+        writing.ledger.rejected += _rejected_by_scan(refs)
+        for ref, data in read_rows(good):
             writing.convert(ref, data)
         # after the last read, before the shard becomes visible
-        check_unchanged(plan.job, raw, good)
+        check_unchanged(job, good)
     receipt = writing.receipt(shard, refs)
-    receipt.write(output, output_dir)
+    receipt.write(job)
     return receipt, False
 
 
-@dataclass
+def _rejected_by_scan(refs: References) -> list[Rejected]:
+    return [Rejected.of(ref, "scan", ref.error) for ref in refs.take(~refs.good)]
+
+
 class _Writing:
     """A shard being written, with everything for its receipt: 12 bytes per record, as a shard may
     have a million."""
 
-    plan: SplitPlan
-    sink: Sink
-    ledger: Ledger = field(default_factory=Ledger)
-    crc: google_crc32c.Checksum = field(default_factory=google_crc32c.Checksum)
-    num_bytes: int = 0
-    index: "array[int]" = field(default_factory=lambda: array("I"))  # length, crc32c of each record
-    raw_crcs: "array[int]" = field(default_factory=lambda: array("I"))
-
-    def __post_init__(self) -> None:
-        self.sums = RecordSums(self.plan.job.converter)
+    def __init__(self, plan: SplitPlan, sink: Sink) -> None:
+        self.plan = plan
+        self.sink = sink
+        self.ledger = Ledger()
+        self.crc = google_crc32c.Checksum()
+        self.num_bytes = 0
+        self.index = array("I")  # length, crc32c of each record
+        self.raw_crcs = array("I")
+        self.sums = RecordSums(plan.job.converter)
 
     def convert(self, ref: Reference, data: bytes) -> None:
         """Appends one framed record, or one rejected record."""
@@ -116,58 +113,56 @@ class _Writing:
 
     def receipt(self, shard: int, refs: References) -> Receipt:
         """The receipt of what was written. refs: all rows, in order."""
-        rows = raw_rows(self.plan.job.seed, self.plan.split, refs)
+        plan = self.plan
+        ledger = self.ledger
+        rows = raw_rows(plan.job.seed, plan.split, refs)
         rows["crc32c"][refs.good] = self.raw_crcs
         return Receipt(
-            plan=self.plan.digest,
-            split=self.plan.split,
+            plan=plan.digest,
+            split=plan.split,
             shard=shard,
-            num_shards=self.plan.num_shards,
+            num_shards=plan.num_shards,
             records=len(self.index) // 2,
             bytes=self.num_bytes,
             crc32c=int.from_bytes(self.crc.digest(), "big"),
-            key_digest=f"{self.ledger.key_digest:032x}",
+            key_digest=f"{ledger.key_digest:032x}",
             handled_digest=f"{key_digest(refs.key):032x}",
             index=base64.b64encode(np.array(self.index, "<u4").tobytes()).decode(),
-            fixups=dict(sorted(self.ledger.fixups.items())),
-            rejected=tuple(self.ledger.rejected),
-            notes=dict(sorted(self.ledger.notes.items())),
-            totals=dict(sorted(self.ledger.totals.items())),
+            fixups=dict(sorted(ledger.fixups.items())),
+            rejected=tuple(ledger.rejected),
+            notes=dict(sorted(ledger.notes.items())),
+            totals=dict(sorted(ledger.totals.items())),
             columns=self.sums.columns(),
             raw=base64.b64encode(rows.tobytes()).decode(),
-            raw_checksum=self.plan.raw_checksum,
+            raw_checksum=plan.raw_checksum,
         )
 
 
-def _kept_shard(
-    raw: Storage, output: Storage, plan: SplitPlan, shard: int, refs: References
-) -> Receipt | None:
+def _finished(plan: SplitPlan, shard: int, refs: References) -> Receipt | None:
     """The receipt of a finished shard; None if the shard has to be written. refs: its rows, in
     order.
 
     With --verify-existing, reads all bytes of the shard and of its raw data first. Raises
     RawDataError if the shard was written from other raw data."""
     job = plan.job
-    receipt = finished_shard(output, plan, shard)
-    if receipt is None:
-        return None
     by_bytes = job.verify_existing
+    receipt = finished_shard(plan, shard)
+    if receipt is None or (by_bytes and not _holds(plan, receipt, refs)):
+        return None
     if not by_bytes and receipt.raw_checksum == plan.raw_checksum:
         return receipt
-    if by_bytes and not _holds(output, plan, receipt, refs):
-        return None
     before = recorded_rows(receipt)
     rows = raw_rows(job.seed, plan.split, refs)
     if by_bytes:
-        rows["crc32c"] = raw_crcs(job, raw, refs)
+        rows["crc32c"] = raw_crcs(job, refs)
     column = "crc32c" if by_bytes else "version"
     if changed := _first_other(before[["rank", column]], rows[["rank", column]], refs):
-        _refuse_other_bytes(output, plan, receipt, changed)
+        _refuse_other_bytes(plan, receipt, changed)
         return None
     encoded = base64.b64encode((rows if by_bytes else before).tobytes()).decode()
     renewed = dataclasses.replace(receipt, raw=encoded, raw_checksum=plan.raw_checksum)
     if renewed != receipt:
-        renewed.write(output, job.output_dir)
+        renewed.write(job)
     return renewed
 
 
@@ -178,16 +173,14 @@ def _first_other(before: np.ndarray, rows: np.ndarray, refs: References) -> Refe
     return next(iter(refs.take(before != rows)), None)
 
 
-def _refuse_other_bytes(
-    output: Storage, plan: SplitPlan, receipt: Receipt, changed: Reference
-) -> None:
+def _refuse_other_bytes(plan: SplitPlan, receipt: Receipt, changed: Reference) -> None:
     """Does nothing if shard and claim are of different raw data, as after a run that stopped at an
     older shard."""
     job = plan.job
     if (
         not job.verify_existing
         or job.overwrite
-        or _claim(output, plan).raw_checksum != receipt.raw_checksum
+        or read_claim(job, plan.split).raw_checksum != receipt.raw_checksum
     ):
         return
     raise RawDataError(
@@ -198,27 +191,23 @@ def _refuse_other_bytes(
     )
 
 
-def _claim(storage: Storage, plan: SplitPlan) -> Claim:
-    return read_claim(storage, claim_path(plan))
-
-
-def _holds(storage: Storage, plan: SplitPlan, receipt: Receipt, refs: References) -> bool:
+def _holds(plan: SplitPlan, receipt: Receipt, refs: References) -> bool:
     """Whether the shard's bytes are those that its receipt states, and the receipt is of these
     rows.
 
     The receipt proves itself, so what it states of the records that were written needs no proof."""
-    path = join(plan.job.output_dir, plan.shard_file(receipt.shard))
+    path = plan.job.path(plan.shard_file(receipt.shard))
     checksum = google_crc32c.Checksum()
-    for _ in pieces_of(storage, path, receipt.bytes, _PIECE_BYTES, checksum):
+    for _ in pieces_of(plan.job.output, path, receipt.bytes, _PIECE_BYTES, checksum):
         pass  # each piece goes into the checksum
     return (
         int.from_bytes(checksum.digest(), "big") == receipt.crc32c
         and receipt.handled_digest == f"{key_digest(refs.key.tolist()):032x}"
-        and [_anywhere(line) for line in receipt.rejected if line.stage == "scan"]
-        == [_anywhere(Rejected.of(ref, "scan", ref.error)) for ref in refs.take(~refs.good)]
+        and _anywhere(line for line in receipt.rejected if line.stage == "scan")
+        == _anywhere(_rejected_by_scan(refs))
     )
 
 
-def _anywhere(line: Rejected) -> Rejected:
-    """The line without its location, as the raw data may have been moved."""
-    return dataclasses.replace(line, uri="")
+def _anywhere(lines: Iterable[Rejected]) -> list[Rejected]:
+    """The lines without their locations, as the raw data may have been moved."""
+    return [dataclasses.replace(line, uri="") for line in lines]

@@ -28,7 +28,7 @@ from beam_jobs.ledger import (
     distrusting_receipts,
     finished_shards,
 )
-from beam_jobs.packed_files import raw_storage, remove_packed_files, scanned
+from beam_jobs.packed_files import remove_packed_files, scanned
 from beam_jobs.plan import (
     BucketSums,
     Candidate,
@@ -47,7 +47,6 @@ from pipeline.background import Background
 from pipeline.errors import ConversionError, InfeedError, StorageError
 from pipeline.shards.naming import key_digest
 from pipeline.storage.schemes import is_remote, open_storage
-from pipeline.storage.storage import Storage
 
 _SUMMARIES = -1  # the key of source summaries in both groupings
 _SHARD_BITS = 32  # a grouping key is split number << 32 | bucket or shard
@@ -165,13 +164,12 @@ def _assign(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -
         return
     summaries = list(values)
     plans = [_plan(job, split, sums, sampled) for split in job.splits]
-    storage = open_storage(job.output_dir)
     for plan in plans:  # before the first claim: a job that is refused leaves none
         with verdict_on_error(job, plan.split):
             check_scanned(plan, [s for s in summaries if job.sources[s.source].split == plan.split])
             check_size(plan)
             try:
-                check_claim(storage, plan)
+                check_claim(plan)
             # another plan owns it: nobody needs what was packed for this job
             except ConversionError:
                 for split in job.splits:
@@ -179,21 +177,20 @@ def _assign(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -
                 raise
     for plan in plans:
         with verdict_on_error(job, plan.split):
-            claim(storage, plan)
-            finished = _finished(storage, plan)
+            claim(plan)
+            finished = _finished(plan)
         for shard in range(plan.num_shards):  # so that shards without rows are written, too
             yield _key(job, plan.split, shard), finished.get(shard, References.of([]))
     for summary in summaries:
         yield _SUMMARIES, summary
 
 
-def _finished(storage: Storage, plan: SplitPlan) -> dict[int, Written]:
+def _finished(plan: SplitPlan) -> dict[int, Written]:
     """The shards that an earlier run finished. One listing here replaces a request per shard in
     gather."""
     if plan.job.verify_existing:  # gather reads all bytes, on many workers
         return {}
-    receipts = finished_shards(storage, plan)
-    return {each.shard: Written.of(each, reused=True) for each in receipts}
+    return {each.shard: Written.of(each, reused=True) for each in finished_shards(plan)}
 
 
 def _gather(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -> Iterator[Keyed]:
@@ -207,11 +204,9 @@ def _gather(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -
     if finished := [value for value in values if isinstance(value, Written)]:
         yield _ONE, finished[0]
         return
-    raw = raw_storage(job, split)
-    output = open_storage(job.output_dir)
     with verdict_on_error(job, split):
         plan = _plan(job, split, sums, sampled)
-        receipt, reused = write_shard(raw, output, plan, shard, concat(values))
+        receipt, reused = write_shard(plan, shard, concat(values))
     for name in ("records", "bytes"):
         Metrics.counter("infeed", f"{split}_{name}").inc(getattr(receipt, name))
     yield _ONE, Written.of(receipt, reused)
@@ -222,7 +217,6 @@ def _commit(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -
     share a manifest."""
     _, values = element
     arrived = list(values)
-    output = open_storage(job.output_dir)
     failures = list[InfeedError]()
     plans = [_plan(job, split, sums, sampled) for split in job.splits]
     for plan in plans:
@@ -233,8 +227,8 @@ def _commit(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -
         ]
         written = [v for v in arrived if isinstance(v, Written) and v.split == split]
         try:
-            with verdict_on_error(job, split), distrusting_receipts(output, plans):
-                yield commit_split(output, plan, summaries, written).message
+            with verdict_on_error(job, split), distrusting_receipts(plans):
+                yield commit_split(plan, summaries, written).message
             with contextlib.suppress(StorageError):
                 remove_packed_files(job, split)
         except InfeedError as e:  # the other splits may be complete, or have rejects to list

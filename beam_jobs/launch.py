@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -46,8 +46,7 @@ from pipeline.errors import ConversionError, InfeedError, OptionError, printable
 from pipeline.logs import quiet_stderr
 from pipeline.shards.naming import plan_file, receipt_file
 from pipeline.sizes import counted, format_bytes
-from pipeline.storage.schemes import is_remote, open_storage
-from pipeline.storage.storage import Storage, in_parallel, join
+from pipeline.storage.storage import in_parallel
 
 _TO_ITS_END = Waiting()
 _SCANS_AT_ONCE = 32
@@ -164,8 +163,7 @@ def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO
     Raises ConversionError with the verdict's message if a split is not complete."""
     preset = find_runner(options.get_all_options()["runner"])
     preset.check_job(job)
-    output = open_storage(job.output_dir)
-    output.exists(job.output_dir)  # reports a missing bucket before the scan
+    job.output.exists(job.output_dir)  # reports a missing bucket before the scan
     failure = None
     # of `python -P`, which Beam does not pass on to the workers that it starts
     if sys.flags.safe_path:
@@ -184,30 +182,24 @@ def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO
             if isinstance(e.__context__, KeyboardInterrupt):
                 raise e.__context__ from None
             failure = e
-    verdicts = [Verdict.fetch(output, job.output_dir, split, job.run_id) for split in job.splits]
-    for verdict in verdicts:
-        if verdict and verdict.ok:
+    verdicts = {split: Verdict.fetch(job, split) for split in job.splits}
+    failed = list[str]()
+    for verdict in filter(None, verdicts.values()):
+        if verdict.ok:
             rejected = f", {verdict.rejected} rejected" if verdict.rejected else ""
             say(console, f"{verdict.split}: {verdict.message}{rejected} -> {job.output_dir}")
             for warning in verdict.warnings:
                 say(console, f"warning: {warning}")
-    failed = [
-        line
-        for verdict in verdicts
-        if verdict and not verdict.ok
-        for line in verdict.message.split("\n")
-    ]
+        else:
+            failed += verdict.message.split("\n")
     if failed:
         raise ConversionError(*failed) from failure
     if failure:
         raise _without_verdict(failure) from failure
-    if not all(verdicts):
-        missing = ", ".join(
-            split for split, verdict in zip(job.splits, verdicts, strict=True) if not verdict
-        )
+    if missing := [split for split, verdict in verdicts.items() if not verdict]:
         raise ConversionError(
-            f"the runner reported success, but the commit of {missing} never ran: it lost data. No "
-            "manifest was written. Choose another --runner."
+            f"the runner reported success, but the commit of {', '.join(missing)} never ran: it "
+            "lost data. No manifest was written. Choose another --runner."
         )
 
 
@@ -244,7 +236,13 @@ def progress_bars(job: ConversionJob, console: Console) -> Iterator[None]:
     ) as progress:
         bars = [_Bar(job, split, progress) for split in job.splits]
         stop = threading.Event()
-        thread = threading.Thread(target=_poll, args=(job, bars, stop), daemon=True)
+        seconds = _POLL_SECONDS_REMOTE if job.output.remote else _POLL_SECONDS
+
+        def poll() -> None:
+            while not stop.wait(seconds):
+                _update(job, bars)
+
+        thread = threading.Thread(target=poll, daemon=True)
         thread.start()
         try:
             yield
@@ -256,18 +254,12 @@ def progress_bars(job: ConversionJob, console: Console) -> Iterator[None]:
                 _update(job, bars)
 
 
-def _poll(job: ConversionJob, bars: "list[_Bar]", stop: threading.Event) -> None:
-    while not stop.wait(_POLL_SECONDS_REMOTE if is_remote(job.output_dir) else _POLL_SECONDS):
-        _update(job, bars)
-
-
 def _update(job: ConversionJob, bars: "list[_Bar]") -> None:
-    storage = open_storage(job.output_dir)
     with contextlib.suppress(InfeedError):  # a bar must never fail a conversion
-        names = {f"_shards/{name}" for name in storage.list(join(job.output_dir, "_shards"))}
+        names = {f"_shards/{name}" for name in job.output.list(job.path("_shards"))}
         for bar in bars:
             with contextlib.suppress(InfeedError):  # a damaged claim stops only its own bar
-                bar.refresh(storage, names)
+                bar.refresh(names)
 
 
 class _Bar:
@@ -275,43 +267,37 @@ class _Bar:
     speed."""
 
     def __init__(self, job: ConversionJob, split: str, progress: Progress) -> None:
-        self._directory = job.output_dir
+        self._job = job
         self._split = split
         self._progress = progress
         self._task = progress.add_task(f"{split}: scanning", total=None, rate="")
         self._plan = ""  # --overwrite may replace the claim during the run
-        self._missing: set[str] = set()  # receipts that do not exist yet
-        self._began, self._num_shards, self._records, self._bytes = 0.0, 0, 0, 0  # of this run
 
-    def refresh(self, storage: Storage, names: set[str]) -> None:
+    def refresh(self, names: set[str]) -> None:
         """Shows the current state. names: files in _shards."""
         if plan_file(self._split) not in names:
             return
-        claim = read_claim(storage, join(self._directory, plan_file(self._split)))
+        claim = read_claim(self._job, self._split)
         if claim.plan != self._plan:
             self._begin(claim, names)
         for name in sorted(self._missing & names):
-            receipt = parse_receipt(storage.read(join(self._directory, name)))
+            receipt = parse_receipt(self._job.output.read(self._job.path(name)))
             if receipt:  # a damaged one will be replaced
                 self._missing.remove(name)
-                self._records += receipt.records
-                self._bytes += receipt.bytes
+                self._written.update(records=receipt.records, bytes=receipt.bytes)
         seconds = max(time.monotonic() - self._began, _POLL_SECONDS)
-        rate = f"{self._records / seconds:,.0f} records/s, {self._bytes / seconds / 1e6:,.0f} MB/s"
-        self._progress.update(
-            self._task, completed=self._num_shards - len(self._missing), rate=rate
-        )
+        records, size = (self._written[name] / seconds for name in ("records", "bytes"))
+        rate = f"{records:,.0f} records/s, {size / 1e6:,.0f} MB/s"
+        completed = claim.num_shards - len(self._missing)
+        self._progress.update(self._task, completed=completed, rate=rate)
 
     def _begin(self, claim: Claim, names: set[str]) -> None:
         self._plan = claim.plan
-        self._num_shards = claim.num_shards
-        receipts = (
-            receipt_file(self._split, shard, claim.num_shards) for shard in range(claim.num_shards)
-        )
-        self._missing = set(receipts) - names
+        shards = range(claim.num_shards)
+        receipts = {receipt_file(self._split, shard, claim.num_shards) for shard in shards}
+        self._missing = receipts - names  # those that do not exist yet
         self._began = time.monotonic()
-        self._records = 0
-        self._bytes = 0
+        self._written = Counter[str]()  # of this run
         self._progress.reset(
-            self._task, description=f"{self._split}: shards", total=self._num_shards, rate=""
+            self._task, description=f"{self._split}: shards", total=claim.num_shards, rate=""
         )

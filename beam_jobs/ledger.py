@@ -8,7 +8,7 @@ import base64
 import contextlib
 import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,7 +22,7 @@ from pipeline.shards.manifest import ShardEntry
 from pipeline.shards.naming import add_digests, receipt_file
 from pipeline.shards.sidecars import LedgerLine
 from pipeline.shards.typed_json import Count, JsonFile, Number, read_sealed, sealed_line
-from pipeline.storage.storage import Stat, Storage, join, write_file
+from pipeline.storage.storage import Stat, write_file
 
 _FILE = JsonFile("a receipt", ConversionError, "Its shard is written again.")
 
@@ -62,10 +62,10 @@ class Receipt:
         """uint32 [records, 2]."""
         return np.frombuffer(base64.b64decode(self.index), "<u4").reshape(-1, 2)
 
-    def write(self, storage: Storage, output_dir: str) -> None:
+    def write(self, job: ConversionJob) -> None:
         """Publishes the receipt. The shard must exist already."""
-        path = join(output_dir, receipt_file(self.split, self.shard, self.num_shards))
-        write_file(storage, path, sealed_line(dataclasses.asdict(self)))
+        path = job.path(receipt_file(self.split, self.shard, self.num_shards))
+        write_file(job.output, path, sealed_line(dataclasses.asdict(self)))
 
     @property
     def stat(self) -> Stat:
@@ -112,44 +112,37 @@ def parse_receipt(data: bytes) -> Receipt | None:
         return None
 
 
-def read_receipts(
-    storage: Storage, plan: SplitPlan
-) -> Iterator[tuple[Receipt | None, Stat | None]]:
+def read_receipts(plan: SplitPlan) -> Iterator[tuple[Receipt | None, Stat | None]]:
     """The receipt of each shard as in receipts_of, and the Stat of the shard, in order; None where
     missing."""
-    shards = storage.list(plan.job.output_dir)
-    for shard, receipt in enumerate(
-        receipts_of(storage, plan.job.output_dir, plan.split, plan.num_shards)
-    ):
+    shards = plan.job.output.list(plan.job.output_dir)
+    for shard, receipt in enumerate(receipts_of(plan, plan.num_shards)):
         yield receipt, shards.get(plan.shard_file(shard))
 
 
-def receipts_of(
-    storage: Storage, output_dir: str, split: str, num_shards: int
-) -> Iterator[Receipt | None]:
-    """The receipt of each shard, in order; None where it is missing or damaged.
+def receipts_of(plan: SplitPlan, num_shards: int) -> Iterator[Receipt | None]:
+    """The receipt of each shard of the split, in order; None where it is missing or damaged.
+    num_shards: how many the split has.
 
     Makes one listing and reads ahead of the caller: on gs://, one request after the other would
     take minutes."""
-    listed = storage.list(join(output_dir, "_shards"))
-    files = [receipt_file(split, shard, num_shards) for shard in range(num_shards)]
+    job = plan.job
+    listed = job.output.list(job.path("_shards"))
+    files = [receipt_file(plan.split, shard, num_shards) for shard in range(num_shards)]
     stats = [listed.get(file.removeprefix("_shards/")) for file in files]
-    found = (
-        (join(output_dir, file), 0, stat.bytes)
-        for file, stat in zip(files, stats, strict=True)
-        if stat
+    contents = job.output.read_ranges(
+        (job.path(file), 0, stat.bytes) for file, stat in zip(files, stats, strict=True) if stat
     )
-    contents = storage.read_ranges(found)
     for shard, stat in enumerate(stats):
         receipt = parse_receipt(next(contents)) if stat else None
-        intact = receipt and (receipt.split, receipt.shard) == (split, shard)
+        intact = receipt and (receipt.split, receipt.shard) == (plan.split, shard)
         yield receipt if intact else None
 
 
-def unfinished(plan: SplitPlan, shard: int, receipt: Receipt | None, there: Stat | None) -> str:
-    """Why a shard of the plan is not finished; "" if it is. there: of its file, by size, and on
+def unfinished(plan: SplitPlan, shard: int, receipt: Receipt | None, stat: Stat | None) -> str:
+    """Why a shard of the plan is not finished; "" if it is. stat: of its file, by size, and on
     gs:// by crc32c."""
-    output_dir = plan.job.output_dir
+    job = plan.job
     split = plan.split
     if receipt is None or (receipt.plan, receipt.split, receipt.shard) != (
         plan.digest,
@@ -157,35 +150,37 @@ def unfinished(plan: SplitPlan, shard: int, receipt: Receipt | None, there: Stat
         shard,
     ):
         return (
-            f"the receipt of shard {shard} of {split!r} in {output_dir} is missing, damaged or "
+            f"the receipt of shard {shard} of {split!r} in {job.output_dir} is missing, damaged or "
             "another plan's. If a second conversion writes here, stop one of them. Then run the "
             "same command again."
         )
-    if there is None or not there.agrees_with(receipt.stat):
+    if stat is None or not stat.agrees_with(receipt.stat):
         return (
-            f"{join(output_dir, plan.shard_file(shard))} "
-            f"{f'has {there}' if there else 'is missing'}; its receipt states {receipt.stat}. "
-            "Something else wrote there. Run the same command again."
+            f"{job.path(plan.shard_file(shard))} {f'has {stat}' if stat else 'is missing'}; its "
+            f"receipt states {receipt.stat}. Something else wrote there. Run the same command "
+            "again."
         )
     return ""
 
 
-def finished_shard(storage: Storage, plan: SplitPlan, shard: int) -> Receipt | None:
+def finished_shard(plan: SplitPlan, shard: int) -> Receipt | None:
     """The receipt of a shard if it is finished; otherwise None."""
-    path = join(plan.job.output_dir, receipt_file(plan.split, shard, plan.num_shards))
+    job = plan.job
+    storage = job.output
+    path = job.path(receipt_file(plan.split, shard, plan.num_shards))
     receipt = parse_receipt(storage.read(path)) if storage.exists(path) else None
-    path = join(plan.job.output_dir, plan.shard_file(shard))
-    there = storage.stat(path) if receipt and storage.exists(path) else None
-    return None if unfinished(plan, shard, receipt, there) else receipt
+    path = job.path(plan.shard_file(shard))
+    stat = storage.stat(path) if receipt and storage.exists(path) else None
+    return None if unfinished(plan, shard, receipt, stat) else receipt
 
 
-def finished_shards(storage: Storage, plan: SplitPlan) -> Iterator[Receipt]:
+def finished_shards(plan: SplitPlan) -> Iterator[Receipt]:
     """Receipts of the finished shards that were written from the same raw files."""
-    for shard, (receipt, there) in enumerate(read_receipts(storage, plan)):
+    for shard, (receipt, stat) in enumerate(read_receipts(plan)):
         if (
             receipt
             and receipt.raw_checksum == plan.raw_checksum
-            and not unfinished(plan, shard, receipt, there)
+            and not unfinished(plan, shard, receipt, stat)
         ):
             yield receipt
 
@@ -215,18 +210,14 @@ class Written:
         return Written(receipt.split, receipt.shard, receipt.crc32c, reused)
 
 
-def check_scanned(plan: SplitPlan, summaries: Iterable[SourceSummary]) -> None:
+def check_scanned(plan: SplitPlan, summaries: Sequence[SourceSummary]) -> None:
     """Raises ConversionError naming every source that the runner lost or scanned twice.
 
     Runs before the claim, so that such a run does not claim the split for a wrong plan."""
     job = plan.job
-    summaries = list(summaries)
     expected = {number for number, source in enumerate(job.sources) if source.split == plan.split}
-    problems = [
-        *_miscounted(
-            "input", Counter(s.source for s in summaries), expected, lambda n: job.sources[n].name
-        )
-    ]
+    arrived = [summary.source for summary in summaries]
+    problems = _miscounted("input", arrived, expected, lambda number: job.sources[number].name)
     scanned = sum(summary.records for summary in summaries)
     keys = add_digests(summary.key_digest for summary in summaries)
     if not problems and (scanned, keys) != (plan.total.records, plan.total.key_digest):
@@ -249,7 +240,7 @@ def check_expected(job: ConversionJob, split: str, scanned: int) -> None:
 
 
 @contextlib.contextmanager
-def distrusting_receipts(storage: Storage, plans: Sequence[SplitPlan]) -> Iterator[None]:
+def distrusting_receipts(plans: Sequence[SplitPlan]) -> Iterator[None]:
     """Removes, if data was lost, the receipts of each split whose receipts do not add up.
 
     The receipt of a shard that lost rows looks like any other, so later runs would take that shard
@@ -258,19 +249,13 @@ def distrusting_receipts(storage: Storage, plans: Sequence[SplitPlan]) -> Iterat
         yield
     except LostDataError:
         for plan in plans:
-            stored = receipts_of(storage, plan.job.output_dir, plan.split, plan.num_shards)
+            stored = receipts_of(plan, plan.num_shards)
             receipts = [receipt for receipt in stored if receipt and receipt.plan == plan.digest]
-            if (
-                add_digests(int(receipt.handled_digest, 16) for receipt in receipts)
-                != plan.total.key_digest
-            ):
-                for receipt in receipts:
-                    path = join(
-                        plan.job.output_dir,
-                        receipt_file(plan.split, receipt.shard, plan.num_shards),
-                    )
-                    with contextlib.suppress(StorageError):  # some buckets forbid deletion
-                        storage.delete(path)
+            handled = add_digests(int(receipt.handled_digest, 16) for receipt in receipts)
+            for receipt in receipts if handled != plan.total.key_digest else ():
+                file = receipt_file(plan.split, receipt.shard, plan.num_shards)
+                with contextlib.suppress(StorageError):  # some buckets forbid deletion
+                    plan.job.output.delete(plan.job.path(file))
         raise
 
 
@@ -285,35 +270,29 @@ def _refuse_lost(split: str, problems: Sequence[str]) -> None:
 
 
 def _miscounted(
-    what: str, seen: Counter[int], expected: set[int], name: Callable[[int], str]
-) -> Iterator[str]:
-    for number in sorted(expected | set(seen)):
-        wanted = int(number in expected)
-        if seen[number] != wanted:
-            yield (
-                f"{what} {name(number) if wanted else number} arrived {seen[number]} times instead "
-                f"of {wanted}"
-            )
+    what: str, arrived: Iterable[int], expected: Collection[int], name: Callable[[int], str]
+) -> list[str]:
+    counts = Counter(arrived)
+    return [
+        f"{what} {name(number) if number in expected else number} arrived {counts[number]} times "
+        f"instead of {int(number in expected)}"
+        for number in sorted({*expected, *counts})
+        if counts[number] != (number in expected)
+    ]
 
 
-def prove(storage: Storage, plan: SplitPlan, written: Sequence[Written]) -> Ledger:
+def prove(plan: SplitPlan, written: Sequence[Written]) -> Ledger:
     """The ledger of a split, once it is proven that every record that was planned is in it.
 
     written: in the order of shards. LostDataError if shards or records were lost or repeated;
     ConversionError unless each shard has a receipt of this plan, and the bytes that it states."""
-    _refuse_lost(
-        plan.split,
-        [
-            *_miscounted(
-                "shard", Counter(w.shard for w in written), set(range(plan.num_shards)), str
-            )
-        ],
-    )
+    arrived = [each.shard for each in written]
+    _refuse_lost(plan.split, _miscounted("shard", arrived, range(plan.num_shards), str))
     ledger = Ledger()
     planned = plan.total
-    for each, (stored, there) in zip(written, read_receipts(storage, plan), strict=True):
+    for each, (stored, stat) in zip(written, read_receipts(plan), strict=True):
         receipt = stored if stored and stored.crc32c == each.crc32c else None
-        problem = unfinished(plan, each.shard, receipt, there)
+        problem = unfinished(plan, each.shard, receipt, stat)
         if problem or receipt is None:
             raise ConversionError(problem)
         ledger.add(plan.shard_file(each.shard), receipt)

@@ -11,7 +11,7 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -38,16 +38,9 @@ def scanned(job: ConversionJob, source: Source, *, write: bool = True) -> Iterat
     return _packed(job, job.converter, source, write)
 
 
-def raw_storage(job: ConversionJob, split: str) -> Storage:
-    """The storage to which the references of a split point."""
-    if isinstance(job.converter, Packer):
-        return open_storage(job.output_dir)
-    return open_storage(job.sources_of(split)[0].uri)
-
-
 def is_packed(job: ConversionJob, uri: str) -> bool:
     """Whether a file that is referred to is a packed file."""
-    return isinstance(job.converter, Packer) and uri.startswith(join(job.output_dir, "_scratch/"))
+    return isinstance(job.converter, Packer) and uri.startswith(job.path("_scratch/"))
 
 
 def source_of_packed(job: ConversionJob, uri: str) -> str:
@@ -69,40 +62,36 @@ def remove_packed_files(job: ConversionJob, split: str, *, of_job: bool = False)
     of this plan."""
     if not isinstance(job.converter, Packer):
         return
-    directory = join(job.output_dir, "_scratch")
-    storage = open_storage(directory)
-    mine = {_name(job, source) for source in job.sources_of(split)}
+    directory = job.path("_scratch")
+    of_sources = {_name(job, source) for source in job.sources_of(split)}
     if not of_job:
-        storage.sweep(directory, [f"{split}.*"])
-    packed = (_PACKED.fullmatch(name) for name in storage.list(directory))
-    found = [
-        name[0]
-        for name in packed
-        if name and (name[1] in mine if of_job else name["split"] == split)
+        job.output.sweep(directory, [f"{split}.*"])
+    matches = filter(None, map(_PACKED.fullmatch, job.output.list(directory)))
+    paths = [
+        join(directory, match[0])
+        for match in matches
+        if (match[1] in of_sources if of_job else match["split"] == split)
     ]
-    in_parallel(storage.delete, [join(directory, name) for name in found])
+    in_parallel(job.output.delete, paths)
 
 
 def _packed(
     job: ConversionJob, packer: Packer, source: Source, write: bool
 ) -> Iterator[References]:
-    raw = open_storage(source.uri)
-    output = open_storage(job.output_dir)
     name = _name(job, source)
-    for number, window in enumerate(packer.windows(raw, source)):
-        path = join(job.output_dir, f"_scratch/{name}-{number}")
-        table = _find_table(output, path) if write else None
+    for number, window in enumerate(packer.windows(open_storage(source.uri), source)):
+        path = job.path(f"_scratch/{name}-{number}")
+        table = _find_table(job.output, path) if write else None
         if table is None:
             pack = packer.pack(source, number, window)
             table = _table(source, pack)
             if write:
-                with output.publish(path) as sink:
-                    for payload in pack.payloads:
-                        sink.write(payload)
-                    sink.write(_encoded(table))
-                    _check_unchanged(raw, source)  # before the file appears
+                with job.output.publish(path) as sink:
+                    for piece in (*pack.payloads, _encoded(table)):
+                        sink.write(piece)
+                    _check_unchanged(source)  # before the file appears
         yield _references(source, path, table)
-    _check_unchanged(raw, source)  # if it became shorter, a window may be missing
+    _check_unchanged(source)  # if it became shorter, a window may be missing
 
 
 def _name(job: ConversionJob, source: Source) -> str:
@@ -187,9 +176,14 @@ def _references(source: Source, path: str, table: Mapping[str, np.ndarray]) -> R
     return concat([records, References.of(unusable)])
 
 
-def _check_unchanged(raw: Storage, source: Source) -> None:
+def stats_of(files: Sequence[File]) -> Sequence[Stat]:
+    """What the storage reports about raw files now."""
+    return in_parallel(lambda file: open_storage(file.uri).stat(file.uri), files)
+
+
+def _check_unchanged(source: Source) -> None:
     files = files_of(source)
-    for file, stat in zip(files, in_parallel(raw.stat, [file.uri for file in files]), strict=True):
+    for file, stat in zip(files, stats_of(files), strict=True):
         if not stat.agrees_with(file.stat):
             raise RawDataError(
                 f"{file.uri} has {stat}; it had {file.stat} when the command started. It changed "

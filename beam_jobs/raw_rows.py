@@ -6,20 +6,19 @@ with the raw data it finds, so a split never mixes shards of old and new raw dat
 
 import base64
 import hashlib
-import itertools
 from collections.abc import Iterator
 
 import numpy as np
 
 from beam_jobs.converter import ConversionJob
-from beam_jobs.ledger import Receipt, receipts_of
-from beam_jobs.packed_files import is_packed, scanned, source_of_packed
-from beam_jobs.plan import SplitPlan
+from beam_jobs.ledger import Receipt
+from beam_jobs.packed_files import is_packed, source_of_packed, stats_of
 from beam_jobs.references import Reference, References
 from pipeline.errors import RawDataError
 from pipeline.shards.frames import crc32c
 from pipeline.shards.naming import ranks
-from pipeline.storage.storage import Stat, Storage, in_parallel
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import Stat
 
 # rank: identifies the record. version: hash of the file's size and Stat.version. crc32c: 0 for rows
 # the scan rejects.
@@ -39,34 +38,29 @@ def raw_rows(seed: int, split: str, refs: References) -> np.ndarray:
     return rows
 
 
-def read_rows(raw: Storage, refs: References) -> Iterator[tuple[Reference, bytes]]:
-    """Each row with its raw bytes, in order."""
-    ranges = zip(
-        (refs.files[i].uri for i in refs.file),
-        map(int, refs.offset),
-        map(int, refs.size),
-        strict=True,
-    )
-    return zip(refs, raw.read_ranges(ranges), strict=True)
+def read_rows(refs: References) -> Iterator[tuple[Reference, bytes]]:
+    """Each row with its raw bytes, in order. All files of a split are in one storage."""
+    if len(refs):
+        uris = (refs.files[i].uri for i in refs.file)
+        ranges = zip(uris, refs.offset.tolist(), refs.size.tolist(), strict=True)
+        yield from zip(refs, open_storage(refs.files[0].uri).read_ranges(ranges), strict=True)
 
 
-def raw_crcs(job: ConversionJob, raw: Storage, refs: References) -> np.ndarray:
+def raw_crcs(job: ConversionJob, refs: References) -> np.ndarray:
     """uint32 [rows]: checksums of the rows' raw bytes, which it reads. Raises RawDataError,
     StorageError."""
     crcs = np.zeros(len(refs), np.uint32)
     good = refs.take(refs.good)
-    crcs[refs.good] = np.fromiter(
-        (crc32c(data) for _, data in read_rows(raw, good)), np.uint32, len(good)
-    )
-    check_unchanged(job, raw, good)
+    crcs[refs.good] = [crc32c(data) for _, data in read_rows(good)]
+    check_unchanged(job, good)
     return crcs
 
 
-def check_unchanged(job: ConversionJob, raw: Storage, refs: References) -> None:
+def check_unchanged(job: ConversionJob, refs: References) -> None:
     """Raises RawDataError naming a file that changed since the scan."""
     # their records have checksums
     files = [file for file in refs.files if not is_packed(job, file.uri)]
-    stats = in_parallel(raw.stat, [file.uri for file in files])  # in folders, each record is a file
+    stats = stats_of(files)  # in folders, each record is a file
     # their Stat has the stamp of the original
     temporary = {source.uri for source in job.sources if source.origin}
     for file, stat in zip(files, stats, strict=True):
@@ -112,53 +106,3 @@ def name_of(job: ConversionJob, uri: str) -> str:
 def recorded_rows(receipt: Receipt) -> np.ndarray:
     """RAW_ROW [rows]: those from which the shard of a receipt was written."""
     return np.frombuffer(base64.b64decode(receipt.raw), RAW_ROW)
-
-
-def first_change(
-    storage: Storage, plan: SplitPlan, old_digest: str, old_num_shards: int, old_seed: int
-) -> str:
-    """Describes the first change to rows of an old plan's finished shards; "" if they match the
-    current raw data.
-
-    It scans the raw data again, in one process, so it runs only when a claim shows that something
-    changed. If the plan differs, also reports a new file, or how many records are gone."""
-    known, is_complete = _known(storage, plan, old_digest, old_num_shards)
-    if not len(known):
-        return ""
-    new, seen = "", 0
-    scans = (scanned(plan.job, source) for source in plan.job.sources_of(plan.split))
-    for refs in itertools.chain.from_iterable(scans):
-        rows = raw_rows(old_seed, plan.split, refs)
-        differ, unknown = differing(known, rows)
-        if differ.any():
-            return f"{_file(plan.job, refs, differ)} has changed"
-        if unknown.any():
-            new = new or f"{_file(plan.job, refs, unknown)} is new"
-        seen += int((~unknown).sum())
-    if plan.digest == old_digest or not is_complete:
-        return ""
-    gone = len(known) - seen
-    change = new or (
-        f"{gone:,} of {len(known):,} records {'is' if gone == 1 else 'are'} gone"
-        if gone > 0
-        else ""
-    )
-    if not change or getattr(plan.job.converter, "held_out", None) is None:
-        return change
-    return f"{change} {'in' if new else 'from'} this split, as with another --validation-fraction"
-
-
-def _known(
-    storage: Storage, plan: SplitPlan, digest: str, num_shards: int
-) -> tuple[np.ndarray, bool]:
-    """The rows of all finished shards of the old plan, sorted by rank, and whether every shard is
-    finished."""
-    receipts = receipts_of(storage, plan.job.output_dir, plan.split, num_shards)
-    rows = [recorded_rows(receipt) for receipt in receipts if receipt and receipt.plan == digest]
-    return np.sort(np.concatenate([np.zeros(0, RAW_ROW), *rows]), order="rank"), len(
-        rows
-    ) == num_shards
-
-
-def _file(job: ConversionJob, refs: References, mask: np.ndarray) -> str:
-    return name_of(job, refs.files[refs.file[np.flatnonzero(mask)[0]]].uri)

@@ -5,19 +5,19 @@ The commit writes it, so a detached job leaves it, too. It has times and speeds;
 depends on shards only."""
 
 import json
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from beam_jobs.converter import Source
-from beam_jobs.ledger import Ledger
+from beam_jobs.converter import ConversionJob, Source
 from beam_jobs.plan import SplitPlan
 from pipeline.errors import ConversionError, OptionError
 from pipeline.shards.manifest import ShardEntry, SplitEntry
 from pipeline.shards.naming import summary_file
 from pipeline.sizes import counted, format_bytes
 from pipeline.storage.schemes import is_remote, open_storage
-from pipeline.storage.storage import Storage, find_file, join, write_file
+from pipeline.storage.storage import find_file, write_file
 
 _SHOWN = 10
 
@@ -91,18 +91,18 @@ def _parts(directory: str) -> Sequence[str]:
 def summarize(
     plan: SplitPlan,
     entry: SplitEntry,
-    whole: Ledger,
+    notes: Mapping[str, int],
     fresh: Sequence[ShardEntry],
     warnings: Sequence[str],
-    now: float,
 ) -> dict[str, Any]:
     """The report of a complete split, as JSON. Sizes are in bytes, times in seconds.
 
-    fresh: the shards that this run wrote. warnings: additional ones."""
+    notes: see Converted, with the number of records. fresh: the shards that this run wrote.
+    warnings: additional ones."""
     job = plan.job
     sizes = [shard.bytes for shard in entry.shards]
     # rounded first, so that the rates agree with what is reported
-    seconds = max(round(now - job.started, 3), 1e-3)
+    seconds = max(round(time.time() - job.started, 3), 1e-3)
     return {
         "split": plan.split,
         "plan_digest": plan.digest,
@@ -120,21 +120,21 @@ def summarize(
             *warnings,
             *(
                 f"in {count:,} of {entry.num_records:,} records {note}."
-                for note, count in sorted(whole.notes.items())
+                for note, count in sorted(notes.items())
             ),
             *empty_shards(plan, [shard.records for shard in entry.shards]),
         ],
     }
 
 
-def write_summary(storage: Storage, output_dir: str, summary: Mapping[str, Any]) -> None:
+def write_summary(job: ConversionJob, summary: Mapping[str, Any]) -> None:
     """Publishes the report. If this run wrote no shards, keeps the report of the run that did."""
-    path = join(output_dir, summary_file(summary["split"]))
+    path = job.path(summary_file(summary["split"]))
     data = (json.dumps(summary, indent=1) + "\n").encode()
     if summary["shards_finished_before"] == summary["shards"]:
-        storage.create(path, data)
-        return
-    write_file(storage, path, data)
+        job.output.create(path, data)
+    else:
+        write_file(job.output, path, data)
 
 
 def in_words(summary: Mapping[str, Any]) -> str:

@@ -35,7 +35,7 @@ class Gathered:
     results: list
 
     def commit(self):
-        return commit_split(STORAGE, self.plan, self.summaries, self.results)
+        return commit_split(self.plan, self.summaries, self.results)
 
 
 def plan_and_rows(raw, out, split="train", **options):
@@ -70,11 +70,8 @@ def gather(raw_imagenet, tmp_path):
         plan, rows, summaries = plan_and_rows(
             raw_imagenet.write(), tmp_path / "out", split, **options
         )
-        claim(STORAGE, plan)
-        results = [
-            Written.of(*write_shard(STORAGE, STORAGE, plan, shard, refs))
-            for shard, refs in rows.items()
-        ]
+        claim(plan)
+        results = [Written.of(*write_shard(plan, shard, refs)) for shard, refs in rows.items()]
         return Gathered(plan, rows, summaries, results)
 
     return gather
@@ -89,18 +86,19 @@ def test_a_whole_split_is_committed_with_its_verdict(gather, tmp_path):
     assert entry.sources["inputs"] == 3
 
 
-def test_a_verdict_belongs_to_one_run_and_is_removed_once_fetched(gather, tmp_path):
-    verdict, failed = gather().commit(), Verdict("another run", "train", False, "refused")
-    failed.write(STORAGE, f"{tmp_path}/out")
-    assert Verdict.fetch(STORAGE, f"{tmp_path}/out", "train", verdict.run_id) == verdict
-    assert Verdict.fetch(STORAGE, f"{tmp_path}/out", "train", verdict.run_id) is None
-    assert Verdict.fetch(STORAGE, f"{tmp_path}/out", "train", "another run") == failed
+def test_a_verdict_belongs_to_one_run_and_is_removed_once_fetched(gather):
+    gathered, failed = gather(), Verdict("another run", "train", False, "refused")
+    job, verdict = gathered.plan.job, gathered.commit()
+    failed.write(job)
+    assert Verdict.fetch(job, "train") == verdict
+    assert Verdict.fetch(job, "train") is None
+    assert Verdict.fetch(dataclasses.replace(job, run_id="another run"), "train") == failed
 
 
 def test_a_commit_removes_the_verdicts_of_runs_that_ended_before_this_one_began(gather, tmp_path):
-    out = f"{tmp_path}/out"
+    job = ConversionJob(None, (), f"{tmp_path}/out")
     for run, seconds in (("killed", -1), ("twin", 60)):
-        Verdict(run, "train", True, "", at=time.time() + seconds).write(STORAGE, out)
+        Verdict(run, "train", True, "", at=time.time() + seconds).write(job)
     (tmp_path / "out/_shards/train.verdict.damaged.json").write_text("{")
     (tmp_path / "out/_shards/train.verdict.of-0.1.json").write_text('{"at": 1.0}')
     verdict = gather().commit()
@@ -109,13 +107,14 @@ def test_a_commit_removes_the_verdicts_of_runs_that_ended_before_this_one_began(
 
 
 def test_a_damaged_verdict_is_not_believed(gather, tmp_path):
-    verdict = gather().commit()
+    gathered = gather()
+    verdict = gathered.commit()
     path = tmp_path / f"out/_shards/train.verdict.{verdict.run_id}.json"
     path.write_text(path.read_text().replace("18 records", "19 records"))
     with pytest.raises(
         ConversionError, match=r"train\.verdict\..* is damaged\. Run the same command again"
     ):
-        Verdict.fetch(STORAGE, f"{tmp_path}/out", "train", verdict.run_id)
+        Verdict.fetch(gathered.plan.job, "train")
 
 
 def test_committing_twice_changes_nothing(gather, tmp_path):
@@ -167,12 +166,9 @@ def test_a_receipt_of_another_shard_than_gather_announced_is_found_out(gather):
 def test_rows_lost_on_the_way_to_a_shard_are_found_out(raw_imagenet, tmp_path):
     plan, rows, summaries = plan_and_rows(raw_imagenet, tmp_path / "out")
     rows[1] = rows[1].take(np.arange(len(rows[1]) - 1))
-    results = [
-        Written.of(*write_shard(STORAGE, STORAGE, plan, shard, refs))
-        for shard, refs in rows.items()
-    ]
+    results = [Written.of(*write_shard(plan, shard, refs)) for shard, refs in rows.items()]
     with pytest.raises(ConversionError, match="18 records scanned, 17 written, 0 rejected"):
-        commit_split(STORAGE, plan, summaries, results)
+        commit_split(plan, summaries, results)
     assert not (tmp_path / "out/manifest.json").exists()
 
 
@@ -181,15 +177,12 @@ def test_a_row_lost_and_another_one_twice_are_found_out_though_the_count_is_righ
 ):
     plan, rows, summaries = plan_and_rows(raw_imagenet, tmp_path / "out", max_bad_records=5)
     rows[1] = concat([rows[1].take(np.arange(1, len(rows[1]))), rows[2].take(np.array([0]))])
-    results = [
-        Written.of(*write_shard(STORAGE, STORAGE, plan, shard, refs))
-        for shard, refs in rows.items()
-    ]
-    assert sum(receipt.records for receipt in finished_shards(STORAGE, plan)) == 18
+    results = [Written.of(*write_shard(plan, shard, refs)) for shard, refs in rows.items()]
+    assert sum(receipt.records for receipt in finished_shards(plan)) == 18
     with pytest.raises(
         ConversionError, match="as many records arrived as were scanned, but not the same ones"
     ):
-        commit_split(STORAGE, plan, summaries, results)
+        commit_split(plan, summaries, results)
 
 
 def test_a_shard_or_receipt_that_was_exchanged_is_found_out(gather, tmp_path):
@@ -262,12 +255,12 @@ def test_a_finished_shard_is_reused_and_a_damaged_one_rewritten(gather, tmp_path
     gathered = gather()
     path = tmp_path / "out/train-00000-of-00003"
     inode = path.stat().st_ino
-    assert write_shard(STORAGE, STORAGE, gathered.plan, 0, gathered.rows[0])[1]
+    assert write_shard(gathered.plan, 0, gathered.rows[0])[1]
     assert path.stat().st_ino == inode
     data = path.read_bytes()
     path.write_bytes(data[:-5])
-    assert finished_shard(STORAGE, gathered.plan, 0) is None
-    assert not write_shard(STORAGE, STORAGE, gathered.plan, 0, gathered.rows[0])[1]
+    assert finished_shard(gathered.plan, 0) is None
+    assert not write_shard(gathered.plan, 0, gathered.rows[0])[1]
     assert path.read_bytes() == data
 
 
@@ -279,8 +272,8 @@ def test_raw_data_that_changes_between_scan_and_gather_is_named(raw_imagenet, tm
     with pytest.raises(
         RawDataError, match=rf"train\.tar has {len(data) + 4} bytes; it had {len(data)} bytes"
     ):
-        write_shard(STORAGE, STORAGE, plan, 0, rows[0])
+        write_shard(plan, 0, rows[0])
     tar.unlink()
     with pytest.raises(StorageError, match=r"cannot read .*train\.tar: No such file"):
-        write_shard(STORAGE, STORAGE, plan, 0, rows[0])
+        write_shard(plan, 0, rows[0])
     assert not list((tmp_path / "out").glob("*train-0*"))

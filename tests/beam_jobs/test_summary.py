@@ -95,7 +95,7 @@ def test_the_bar_restarts_when_the_claim_is_replaced_and_tolerates_a_damaged_one
         for plan, shards in (("old", 2), ("new", 7)):
             write_claim(tmp_path, plan=plan, num_shards=shards)
             receipt = receipt_file("train", 0, shards)
-            bar.refresh(LocalStorage(), {plan_file("train"), receipt})
+            bar.refresh({plan_file("train"), receipt})
             assert (progress.tasks[0].total, progress.tasks[0].completed) == (shards, 1)
     (tmp_path / plan_file("train")).write_text("{")
     _update(job, [bar])
@@ -123,7 +123,7 @@ def write_claim(directory, split="train", **fields):
 def write_receipt(directory, shard, **fields):
     """Of two shards; a receipt with 10 records."""
     receipt = Receipt("p", "train", shard, 2, 10, 1200, 0, "", "", "", {}, (), {}, {}, {}, "", None)
-    replace(receipt, **fields).write(LocalStorage(), str(directory))
+    replace(receipt, **fields).write(bar_job(directory))
 
 
 BAD_CLAIMS = [
@@ -195,7 +195,7 @@ def test_no_thread_that_looks_for_receipts_outlives_a_conversion_unless_ctrl_c_c
         [polling] = [
             thread
             for thread in threading.enumerate()
-            if thread not in before and "_poll" in thread.name
+            if thread not in before and "(poll)" in thread.name
         ]
         if error is not KeyboardInterrupt:
             threading.Timer(0.2, answer.set).start()

@@ -100,7 +100,7 @@ PLACES: Mapping[str, Proof] = {
     "beam_jobs/scratch.py:Scratch.uncompressed": NAMED,
     "beam_jobs/commit.py:Verdict.fetch": NAMED,
     "beam_jobs/commit.py:Verdict.write": CLAIMED,
-    "beam_jobs/commit.py:sweep_verdicts": NAMED,
+    "beam_jobs/commit.py:_sweep_verdicts": NAMED,
     "beam_jobs/gather.py:write_shard": CLAIMED,
     "converters/digits_raw.py:write_raw": IN_OUR_FORMAT,
     "pipeline/inputs/caches.py:DiskStore._open": CACHE,

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from beam_jobs.commit import Verdict
+from beam_jobs.converter import ConversionJob
 from pipeline.commands import verify
 from pipeline.errors import InfeedError
-from pipeline.storage.local import LocalStorage
 
 FILES = {
     "receipt": "_shards/train-00001-of-00003.json",
@@ -59,9 +59,11 @@ def mutations(out: Path, count: int, seed: int) -> list[Mutation]:
 
 def write_verdict(out: Path) -> None:
     """One that its launcher has not fetched."""
-    Verdict("of-a-run", "train", True, "17 records", 1, ("a warning",), at=0.0).write(
-        LocalStorage(), str(out)
-    )
+    Verdict("of-a-run", "train", True, "17 records", 1, ("a warning",), at=0.0).write(_job(out))
+
+
+def _job(out: Path) -> ConversionJob:
+    return ConversionJob(None, (), str(out), run_id="of-a-run")
 
 
 def contents(out: Path) -> dict[str, object]:
@@ -106,7 +108,7 @@ def _is_believed(mutation: Mutation, place: Path) -> bool:
         return verify.main([str(place)]) == 0
     if mutation.file == "verdict":
         with contextlib.suppress(InfeedError):
-            return Verdict.fetch(LocalStorage(), str(place), "train", "of-a-run") is not None
+            return Verdict.fetch(_job(place), "train") is not None
     return False
 
 
