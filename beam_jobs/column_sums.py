@@ -38,17 +38,15 @@ class ColumnSums:
     def of(values: np.ndarray, *, classes: bool) -> "ColumnSums":
         """values: float32, in which NaN is missing; integers; or numbers of classes, which are
         missing below 0."""
-        found = values[values >= 0 if classes else ~np.isnan(values)]
-        counts = len(found), values.size - len(found)
+        present = values[values >= 0 if classes else ~np.isnan(values)]
+        counts = len(present), values.size - len(present)
         if classes:
-            numbers, times = np.unique(found, return_counts=True)
-            return ColumnSums(
-                *counts, classes=dict(zip(map(str, numbers.tolist()), times.tolist(), strict=True))
-            )
+            times = Counter(map(str, np.sort(present).tolist()))
+            return ColumnSums(*counts, classes=dict(times))
         # Integers above 2**53 are rounded.
-        whole = [int(value) for value in np.ldexp(found.astype(np.float64), _BITS).tolist()]
-        ends = (found.min().item(), found.max().item()) if whole else ()
-        return ColumnSums(*counts, sum(whole), sum(value * value for value in whole), *ends)
+        scaled = [int(value) for value in np.ldexp(present.astype(np.float64), _BITS).tolist()]
+        ends = (present.min().item(), present.max().item()) if scaled else ()
+        return ColumnSums(*counts, sum(scaled), sum(value * value for value in scaled), *ends)
 
     def add(self, other: "ColumnSums") -> None:
         """Adds the sums of other values."""
@@ -76,10 +74,11 @@ class RecordSums:
     """Sums over the numbers in records, of a converter that has class_names."""
 
     def __init__(self, converter: Any) -> None:
-        self._classes: Mapping[str, Sequence[str]] | None = getattr(converter, "class_names", None)
-        features = converter.schema.features if self._classes is not None else {}
+        classes: Mapping[str, Sequence[str]] | None = getattr(converter, "class_names", None)
+        features = {} if classes is None else converter.schema.features
         numbers = {key: feature for key, feature in features.items() if feature.dtype != "bytes"}
         self._parse = ExampleParser(numbers) if numbers else None
+        self._classes = classes or {}
         self._records = list[bytes]()
         self._bytes = 0
         self._columns = defaultdict[str, ColumnSums](ColumnSums)
@@ -95,9 +94,9 @@ class RecordSums:
     def columns(self) -> dict[str, ColumnSums]:
         """Those of all records."""
         if self._parse and self._records:
-            for key, found in self._parse(self._records).items():
-                values = found.values if isinstance(found, Ragged) else found.ravel()
-                self._columns[key].add(ColumnSums.of(values, classes=key in (self._classes or {})))
+            for key, column in self._parse(self._records).items():
+                values = column.values if isinstance(column, Ragged) else column.ravel()
+                self._columns[key].add(ColumnSums.of(values, classes=key in self._classes))
             self._records = []
             self._bytes = 0
         return dict(self._columns)

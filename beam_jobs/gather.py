@@ -26,7 +26,7 @@ from beam_jobs.raw_rows import (
     read_rows,
     recorded_rows,
 )
-from beam_jobs.references import Reference, References, in_order
+from beam_jobs.references import Reference, References, encoded, in_order
 from pipeline.errors import RawDataError
 from pipeline.shards.example import example_pieces
 from pipeline.shards.frames import FRAME_BYTES, crc32c, crc32c_of, frame_ends
@@ -92,9 +92,8 @@ class _Writing:
             else example_pieces(converter.schema, features)
         )
         self._append(pieces)
-        key = ref.key.encode("utf-8", "surrogateescape")
         ledger = self.ledger
-        ledger.key_digest = add_digests((ledger.key_digest, key_digest([key])))
+        ledger.key_digest = add_digests((ledger.key_digest, key_digest([encoded(ref.key)])))
         ledger.fixups.update(converted.fixups)
         ledger.notes.update(converted.notes)
         ledger.totals.update(converted.totals)

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from beam_jobs.converter import ConversionJob, Pack, Packer, Source, files_of
-from beam_jobs.references import File, Reference, References, column, concat
+from beam_jobs.references import File, Reference, References, column, concat, decoded, encoded
 from pipeline.errors import RawDataError
 from pipeline.shards.frames import crc32c
 from pipeline.storage.schemes import open_storage
@@ -87,7 +87,7 @@ def _packed(
             table = _table(source, pack)
             if write:
                 with job.output.publish(path) as sink:
-                    for piece in (*pack.payloads, _encoded(table)):
+                    for piece in (*pack.payloads, _zipped(table)):
                         sink.write(piece)
                     _check_unchanged(source)  # before the file appears
         yield _references(source, path, table)
@@ -103,7 +103,7 @@ def _name(job: ConversionJob, source: Source) -> str:
 
 
 def _digest(*parts: str) -> int:
-    joined = "\0\0".join(parts).encode("utf-8", "surrogateescape")
+    joined = encoded("\0\0".join(parts))
     return int.from_bytes(hashlib.blake2b(joined, digest_size=8).digest(), "big")
 
 
@@ -116,18 +116,18 @@ def _table(source: Source, pack: Pack) -> dict[str, np.ndarray]:
         "size": np.array([len(payload) for payload in pack.payloads], np.int64),
         **{f"column {name}": values for name, values in {**pack.columns, CRC32C: crcs}.items()},
         "unusable": np.array(
-            [[files[each.file], each.offset] for each in pack.unusable], np.int64
+            [(files[each.file], each.offset) for each in pack.unusable], np.int64
         ).reshape(-1, 2),
         "unusable key": column(each.key for each in pack.unusable),
         "unusable error": column(each.error for each in pack.unusable),
     }
 
 
-def _encoded(table: Mapping[str, np.ndarray]) -> bytes:
+def _zipped(table: Mapping[str, np.ndarray]) -> bytes:
     """A zip, which has a checksum of each column, and its length."""
     file = io.BytesIO()
     np.savez(file, allow_pickle=False, **table)
-    return file.getvalue() + len(file.getvalue()).to_bytes(_LENGTH_BYTES, "little")
+    return file.getvalue() + file.tell().to_bytes(_LENGTH_BYTES, "little")
 
 
 def _find_table(storage: Storage, path: str) -> dict[str, np.ndarray] | None:
@@ -168,9 +168,7 @@ def _references(source: Source, path: str, table: Mapping[str, np.ndarray]) -> R
     none = dict.fromkeys(columns, 0)
     texts = (table[name].tolist() for name in ("unusable key", "unusable error"))
     unusable = [
-        Reference(
-            key.decode("utf-8", "surrogateescape"), files[file], offset, 0, error.decode(), none
-        )
+        Reference(decoded(key), files[file], offset, 0, error.decode(), none)
         for (file, offset), key, error in zip(table["unusable"].tolist(), *texts, strict=True)
     ]
     return concat([records, References.of(unusable)])

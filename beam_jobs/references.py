@@ -77,7 +77,9 @@ class References:
         rows = [bounded(row) for row in rows]
         files = tuple(dict.fromkeys(row.file for row in rows))
         number = {file: i for i, file in enumerate(files)}
-        names = rows[0].columns if rows else ()
+        columns = (
+            {name: [row.columns[name] for row in rows] for name in rows[0].columns} if rows else {}
+        )
         return References(
             files=files,
             key=column(row.key for row in rows),
@@ -85,7 +87,7 @@ class References:
             offset=np.array([row.offset for row in rows], np.int64),
             size=np.array([row.size for row in rows], np.int64),
             error=column(row.error for row in rows),
-            columns={name: column(row.columns[name] for row in rows) for name in names},
+            columns={name: column(cells) for name, cells in columns.items()},
         )
 
     @staticmethod
@@ -120,7 +122,7 @@ class References:
 
     def with_errors(self, rows: np.ndarray, error: str) -> "References":
         """A copy in which the rows of the mask are rejected for `error`."""
-        errors = np.where(rows, np.array(_encode(error), "S"), self.error)
+        errors = np.where(rows, np.array(encoded(error), "S"), self.error)
         return replace(self, error=errors)
 
     def __iter__(self) -> Iterator[Reference]:
@@ -132,7 +134,7 @@ class References:
             for i, file in enumerate(self.file[rows]):
                 own = {name: values[i] for name, values in columns.items()}
                 yield Reference(
-                    _decode(key[i]), self.files[file], offset[i], size[i], _decode(error[i]), own
+                    decoded(key[i]), self.files[file], offset[i], size[i], decoded(error[i]), own
                 )
 
     def values(self) -> Iterator[tuple[int | bytes, ...]]:
@@ -152,11 +154,11 @@ def bounded(row: Reference) -> Reference:
     # a character is 4 bytes at most
     if len(row.key) <= MAX_NAME_BYTES // 4 and len(row.error) <= MAX_NAME_BYTES // 4:
         return row
-    if len(key := _encode(row.key)) > MAX_NAME_BYTES:
+    if len(key := encoded(row.key)) > MAX_NAME_BYTES:
         short = f"{row.key[:_KEPT]}... {hashlib.blake2b(key, digest_size=8).hexdigest()}"
         error = row.error or f"a name of {len(key):,} bytes; allowed are up to {MAX_NAME_BYTES:,}"
         row = replace(row, key=short, error=error)
-    if len(_encode(row.error)) > MAX_NAME_BYTES:
+    if len(encoded(row.error)) > MAX_NAME_BYTES:
         row = replace(row, error=f"{row.error[:_KEPT]}...")
     return row
 
@@ -192,7 +194,7 @@ def in_order(seed: int, split: str, refs: References) -> References:
 
     A table may list an image twice, with two labels: even then their places are the same on every
     run."""
-    uris = np.array([_encode(file.uri) for file in refs.files] or [b""], "S")
+    uris = np.array([encoded(file.uri) for file in refs.files] or [b""], "S")
     place = uris[refs.file] if len(refs) else refs.key
     rank = ranks(seed, split, refs.key)
     order = np.lexsort((refs.offset, place, refs.key, rank))
@@ -205,14 +207,15 @@ def in_order(seed: int, split: str, refs: References) -> References:
 
 def column(cells: Iterable[str | bytes | int]) -> np.ndarray:
     """An array with a cell per row: int64 of numbers, else S."""
-    values = [_encode(cell) if isinstance(cell, str) else cell for cell in cells]
+    values = [encoded(cell) if isinstance(cell, str) else cell for cell in cells]
     return np.array(values, "S" if not values or isinstance(values[0], bytes) else np.int64)
 
 
-def _encode(text: str) -> bytes:
-    """Names in archives may not be UTF-8: surrogates preserve the other bytes."""
+def encoded(text: str) -> bytes:
+    """The bytes of a name. Names in archives may not be UTF-8: surrogates preserve their bytes."""
     return text.encode("utf-8", "surrogateescape")
 
 
-def _decode(data: bytes) -> str:
+def decoded(data: bytes) -> str:
+    """The name that has these bytes."""
     return data.decode("utf-8", "surrogateescape")

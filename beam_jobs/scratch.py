@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import BinaryIO, Self
 
+from beam_jobs.references import encoded
 from pipeline.errors import RawDataError, StorageError
 from pipeline.shards.frames import Compression
 from pipeline.sizes import format_bytes
@@ -44,11 +45,10 @@ class Scratch:
         self.output_dir = output_dir
         self.max_bytes = max_bytes
         self._paths = set[str]()
-        self._made = set[str]()
-        self._kept = False
-        self._failure: BaseException | None = (
-            None  # other threads that are uncompressing stop with it, too
-        )
+        self._new = set[str]()
+        self._is_kept = False
+        # other threads that are uncompressing stop with it, too
+        self._failure: BaseException | None = None
         self._handlers = dict[signal.Signals, signal.Handlers]()
 
     @property
@@ -58,7 +58,7 @@ class Scratch:
 
     def keep(self) -> None:
         """Keeps the files for a job that runs elsewhere. Its commit removes them."""
-        self._kept = True
+        self._is_kept = True
 
     def limit(self, compressed_bytes: int) -> int:
         """The limit for the uncompressed size of a file with this compressed size."""
@@ -71,7 +71,7 @@ class Scratch:
         stat = raw.stat(uri)
         tail = min(stat.bytes, _TAIL_BYTES)
         end = b"".join(raw.read_ranges([(uri, stat.bytes - tail, tail)]))
-        version = f"{uri}\0{stat}\0".encode("utf-8", "surrogateescape") + end
+        version = encoded(f"{uri}\0{stat}\0") + end
         source = hashlib.blake2b(version, digest_size=8).hexdigest()
         directory = join(self.output_dir, "_scratch")
         path = join(directory, source)
@@ -79,12 +79,11 @@ class Scratch:
         self._paths.add(path)
         if output.exists(path):  # it appears only when complete
             return path
-        self._made.add(path)
+        self._new.add(path)
         try:
             with raw.open(uri) as compressed, output.publish(path) as sink:
-                for piece in self._bounded(
-                    read_compressed(compressed, compression, uri), uri, stat.bytes
-                ):
+                pieces = read_compressed(compressed, compression, uri)
+                for piece in self._bounded(pieces, uri, stat.bytes):
                     sink.write(piece)
                 if raw.stat(uri) != stat:
                     raise RawDataError(
@@ -114,16 +113,15 @@ class Scratch:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-            for number in (
-                number for number, handler in usual.items() if signal.getsignal(number) == handler
-            ):
-                signal.signal(number, self._interrupted)
-                self._handlers[number] = usual[number]
+            for number, handler in usual.items():
+                if signal.getsignal(number) == handler:
+                    signal.signal(number, self._interrupted)
+                    self._handlers[number] = handler
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        if error and not self._kept:
-            for path in self._made:
+        if error and not self._is_kept:
+            for path in self._new:
                 with contextlib.suppress(StorageError):  # the first error matters
                     open_storage(path).delete(path)
         for number, handler in self._handlers.items():

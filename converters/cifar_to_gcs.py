@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from beam_jobs.launch import exit_with
 from converters.command_line import chosen_splits, conversion_parser, parsed, run, scratch_of
-from converters.pixels.cifar import SPLITS, CifarConverter, find_cifar
+from converters.pixels.cifar import SPLITS, find_cifar
 
 EXAMPLES = (
     "--raw-data-dir=cifar-10 --output=shards",
@@ -30,8 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, rest = parsed(parser, argv)
     splits = chosen_splits(args, SPLITS)
     with scratch_of(args, args.raw_data_dir) as scratch:
-        raw = find_cifar(args.raw_data_dir, splits, scratch)
-        return run(args, rest, CifarConverter(raw.names, raw.coarse_names), raw.sources, scratch)
+        converter, sources = find_cifar(args.raw_data_dir, splits, scratch)
+        return run(args, rest, converter, sources, scratch)
 
 
 if __name__ == "__main__":

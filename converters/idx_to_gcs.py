@@ -16,7 +16,6 @@ from beam_jobs.launch import exit_with
 from converters.command_line import chosen_splits, conversion_parser, parsed, run, scratch_of
 from converters.pixels.idx import SPLITS, IdxConverter, find_idx
 from converters.raw.files import read_class_names
-from pipeline.storage.schemes import open_storage
 
 EXAMPLES = (
     "--raw-data-dir=mnist --output=shards",
@@ -28,15 +27,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or reports a --dry-run. Returns the exit status. Raises InfeedError."""
     args, rest = parsed(_parser(), argv)
     splits = chosen_splits(args, SPLITS)
-    names = (
-        read_class_names(open_storage(args.label_file), args.label_file) if args.label_file else ()
-    )
+    names = read_class_names(args.label_file) if args.label_file else ()
     with scratch_of(args, args.raw_data_dir) as scratch:
-        raw = find_idx(args.raw_data_dir, splits, args.prefix, scratch)
-        converter = IdxConverter(
-            names or class_names(raw.labels.values()), raw.labels, args.transpose
-        )
-        return run(args, rest, converter, raw.sources, scratch)
+        sources, labels = find_idx(args.raw_data_dir, splits, args.prefix, scratch)
+        converter = IdxConverter(names or class_names(labels.values()), labels, args.transpose)
+        return run(args, rest, converter, sources, scratch)
 
 
 def class_names(labels: Iterable[bytes]) -> tuple[str, ...]:

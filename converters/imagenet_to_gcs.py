@@ -28,7 +28,6 @@ from converters.imagenet.records import TFDS_DIRECTORY, read_boxes
 from converters.images.image_records import add_verify_option
 from pipeline.commands.command import Console, say
 from pipeline.errors import OptionError
-from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 
 EXAMPLES = (
@@ -79,10 +78,7 @@ def _converter(args: argparse.Namespace) -> ImagenetConverter:
         raise OptionError(
             "--full-set means ILSVRC2012's own 1000 classes: leave out --label-file, or --full-set."
         )
-    label_file = args.label_file
-    classes = (
-        read_synsets(open_storage(label_file), label_file) if label_file else ilsvrc2012_synsets()
-    )
+    classes = read_synsets(args.label_file) if args.label_file else ilsvrc2012_synsets()
     read_boxes(tables)  # so that errors are raised here, not in a worker
     words = tuple(classes.values())
     form = "tpu+boxes" if tables else args.schema

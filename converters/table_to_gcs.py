@@ -34,7 +34,6 @@ from converters.table.row_converter import RowConverter
 from pipeline.commands.command import Console
 from pipeline.errors import LabelError, OptionError
 from pipeline.raw.rows import is_json
-from pipeline.storage.schemes import open_storage
 
 EXAMPLES = (
     "--raw-data-dir=tables --output=shards --image-column=file --label-column=animal",
@@ -89,7 +88,7 @@ def _all_columns(args: argparse.Namespace, paths: Sequence[str]) -> tuple[Column
 def _as_label(args: argparse.Namespace, column: Column) -> Column:
     """The column, with its classes and without missing ones. Raises LabelError."""
     file = args.label_file
-    names = read_class_names(open_storage(file), file) if file else column.names
+    names = read_class_names(file) if file else column.names
     if column.kind == "category" and not names:
         raise LabelError(f"no table has a label in column {column.name!r}.")
     return replace(column, names=names, required=True)

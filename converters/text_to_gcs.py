@@ -16,7 +16,7 @@ from typing import get_args
 from beam_jobs.launch import exit_with
 from beam_jobs.summary import check_places
 from converters.command_line import chosen_splits, conversion_parser, parsed, run
-from converters.raw.files import SPLITS, held_out_of, label_text
+from converters.raw.files import SPLITS, held_out_of, read_label_text
 from converters.table.layouts import check_columns, check_delimiter
 from converters.text.converter import TextConverter
 from converters.text.documents import SUFFIXES, DocumentFormat, find_texts
@@ -92,8 +92,7 @@ def _tokenizer(args: argparse.Namespace) -> Tokenizer:
     if args.tokenizer == "characters":
         if args.alphabet is None:
             return CharacterTokenizer()
-        text = label_text(open_storage(args.alphabet).read(args.alphabet), args.alphabet)
-        return CharacterTokenizer("".join(dict.fromkeys(text)))
+        return CharacterTokenizer("".join(dict.fromkeys(read_label_text(args.alphabet))))
     if not open_storage(args.tokenizer).exists(args.tokenizer):
         raise OptionError(
             f"--tokenizer={args.tokenizer}: neither bytes nor characters, nor an existing "

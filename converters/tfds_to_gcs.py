@@ -16,13 +16,14 @@ import argparse
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from beam_jobs.converter import Source
 from beam_jobs.launch import exit_with
 from beam_jobs.scratch import Scratch
 from converters.command_line import chosen_splits, conversion_parser, parsed, run, scratch_of
-from converters.tfrecord import RawTfrecords, TfrecordConverter, chosen_files, sources_of
+from converters.tfrecord import TfrecordConverter, chosen_files, sources_of
 from converters.tfrecord_to_gcs import add_record_options, set_num_shards
 from pipeline.errors import OptionError, RawDataError
 from pipeline.shards.naming import validate_split
@@ -54,21 +55,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.download:
         prepare(dataset, data_dir)
     with scratch_of(args, join(data_dir, dataset.name)) as scratch:
-        raw = find_tfds(dataset, data_dir, chosen_splits(args), scratch, args.trust_features)
-        set_num_shards(args, raw.sources)
-        return run(
-            args,
-            rest,
-            TfrecordConverter(raw.name, raw.schema, raw.labels, args.check),
-            raw.sources,
-            scratch,
+        converter, sources = find_tfds(
+            dataset, data_dir, chosen_splits(args), scratch, args.trust_features
         )
+        set_num_shards(args, sources)
+        return run(args, rest, replace(converter, check=args.check), sources, scratch)
 
 
 def _parser() -> argparse.ArgumentParser:
-    known = "name, name/config, name:1.0.0 or name/config:1.0.0"
     parser = conversion_parser(
-        "tfds_to_gcs", __doc__, EXAMPLES, (), known, raw_option="--dataset NAME"
+        "tfds_to_gcs",
+        __doc__,
+        EXAMPLES,
+        (),
+        "name, name/config, name:1.0.0 or name/config:1.0.0",
+        raw_option="--dataset NAME",
     )
     parser.add_argument(
         "--data-dir",
@@ -124,8 +125,8 @@ def find_tfds(
     splits: Sequence[str],
     scratch: Scratch | None,
     trusted: Sequence[str] = (),
-) -> RawTfrecords:
-    """The sources, schema and labels of a prepared dataset. splits, scratch: see
+) -> tuple[TfrecordConverter, tuple[Source, ...]]:
+    """The converter and the sources of a prepared dataset. splits, scratch: see
     converters.tfrecord.find_raw. trusted: modules of features that TFDS may import, in addition to
     its own.
 
@@ -135,21 +136,19 @@ def find_tfds(
     listed = storage.list(directory)
     tfds = tfds_files(storage, directory, listed)
     if not tfds:
-        raise RawDataError(
-            _not_prepared(
-                dataset, data_dir, f"{directory} has no features.json and dataset_info.json"
-            )
+        raise _not_prepared(
+            dataset, data_dir, f"{directory} has no features.json and dataset_info.json"
         )
     described = described_by_tfds(directory, tfds, trusted)
     files = chosen_files(directory, _files(directory, described.splits, listed), splits)
-    sources = sources_of(storage, directory, files, scratch)
-    return RawTfrecords(sources, dataset.name, described.schema, tfds_labels(tfds))
+    converter = TfrecordConverter(dataset.name, described.schema, tfds_labels(tfds))
+    return converter, sources_of(directory, files, scratch)
 
 
 def _directory(storage: Storage, data_dir: str, dataset: DatasetName) -> str:
     """<data_dir>/<name>[/<config>]/<version>, by default the newest version."""
-    there = join(data_dir, dataset.name)
-    _, folders = storage.entries(there)
+    directory = join(data_dir, dataset.name)
+    _, folders = storage.entries(directory)
     configs = [
         folder
         for folder in folders
@@ -159,27 +158,27 @@ def _directory(storage: Storage, data_dir: str, dataset: DatasetName) -> str:
     if config is None and configs and len(configs) == len(folders):
         if len(configs) > 1:
             raise OptionError(
-                f"{there} has several configs. Choose one: --dataset={dataset.name}/CONFIG, "
+                f"{directory} has several configs. Choose one: --dataset={dataset.name}/CONFIG, "
                 f"CONFIG being one of {', '.join(configs)}."
             )
         config = configs[0]
     if config is not None:
-        there = join(there, config)
-        _, folders = storage.entries(there)
+        directory = join(directory, config)
+        _, folders = storage.entries(directory)
     versions = sorted(
         filter(_VERSION.fullmatch, folders),
-        key=lambda version: [int(n) for n in version.split(".")],
+        key=lambda version: tuple(map(int, version.split("."))),
     )
     if not versions:
-        raise RawDataError(_not_prepared(dataset, data_dir, f"{there} has no version of it"))
+        raise _not_prepared(dataset, data_dir, f"{directory} has no version of it")
     if dataset.version and dataset.version not in versions:
-        raise RawDataError(_not_prepared(dataset, data_dir, f"{there} has {', '.join(versions)}"))
-    return join(there, dataset.version or versions[-1])
+        raise _not_prepared(dataset, data_dir, f"{directory} has {', '.join(versions)}")
+    return join(directory, dataset.version or versions[-1])
 
 
-def _not_prepared(dataset: DatasetName, data_dir: str, found: str) -> str:
-    return (
-        f"{dataset} is not prepared: {found}. Give --download to let TFDS prepare it, or prepare "
+def _not_prepared(dataset: DatasetName, data_dir: str, problem: str) -> RawDataError:
+    return RawDataError(
+        f"{dataset} is not prepared: {problem}. Give --download to let TFDS prepare it, or prepare "
         f"it in Python: tfds.builder({str(dataset)!r}, "
         f"data_dir={data_dir!r}).download_and_prepare()"
     )
@@ -190,8 +189,7 @@ def _files(
 ) -> Files:
     for split, files in names.items():
         validate_split(split)
-        missing = [name for name in files if name not in listed]
-        if missing:
+        if missing := [name for name in files if name not in listed]:
             raise RawDataError(
                 f"{directory}: {len(missing)} of {len(files)} files of {split!r} are missing, the "
                 f"first is {missing[0]}. Copy or prepare the dataset again."

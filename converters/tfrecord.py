@@ -47,7 +47,7 @@ from pipeline.sources.named_splits import (
     tfds_files,
     tfds_labels,
 )
-from pipeline.storage.schemes import is_remote
+from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Stat, Storage, in_parallel, join
 
 SAMPLED_FILES, SAMPLED_RECORDS = 8, 32  # files per split, evenly spaced; their first records
@@ -60,24 +60,14 @@ _ROWS_PER_BATCH = 4096
 _MAX_RECORD_BYTES = 2**31 - 1  # the limit of protobuf; a worker has one record in memory
 
 
-@dataclass(frozen=True)
-class RawTfrecords:
-    """The files to scan, and the name, schema and labels of their dataset."""
-
-    sources: tuple[Source, ...]
-    name: str
-    schema: Schema
-    labels: Labels | None
-
-
 def find_raw(
     raw_data_dir: str,
     splits: Sequence[str],
     patterns: Sequence[tuple[str, str]],
     scratch: Scratch | None,
     schema_file: str | None = None,
-) -> RawTfrecords:
-    """The sources of the chosen splits, or of all splits that exist.
+) -> tuple["TfrecordConverter", tuple[Source, ...]]:
+    """The dataset's converter, and the sources of the chosen splits, or of all splits that exist.
 
     scratch: for compressed files, None forbids writing. schema_file: replaces the schema that is
     found, or inferred from a sample of the records. Raises RawDataError if something is missing,
@@ -91,47 +81,19 @@ def find_raw(
         files = _of_manifest(manifest, listed)
     else:
         files = files_by_name(raw_data_dir, listed)
-    schema = _schema(storage, raw_data_dir, files, manifest, schema_file)
-    sources = sources_of(storage, raw_data_dir, chosen_files(raw_data_dir, files, splits), scratch)
+    if schema_file:
+        schema = read_schema(schema_file)
+    elif manifest:
+        schema = replace(manifest.schema, name=PASSED_ON)
+    else:
+        schema = infer_schema(storage, raw_data_dir, files)
+    sources = sources_of(raw_data_dir, chosen_files(raw_data_dir, files, splits), scratch)
     if manifest:
-        return RawTfrecords(sources, manifest.name, schema, manifest.labels)
+        return TfrecordConverter(manifest.name, schema, manifest.labels), sources
     tfds = tfds_files(storage, raw_data_dir, listed)
     name = json.loads(tfds.get("dataset_info.json", "{}")).get("name")
-    return RawTfrecords(
-        sources,
-        str(name or "tfrecord"),
-        replace(schema, tfds=kept_of_tfds(tfds)),
-        tfds_labels(tfds),
-    )
-
-
-def _schema(
-    storage: Storage,
-    raw_data_dir: str,
-    files: Files,
-    manifest: Manifest | None,
-    schema_file: str | None,
-) -> Schema:
-    if schema_file:
-        return read_schema(schema_file)
-    return (
-        replace(manifest.schema, name=PASSED_ON)
-        if manifest
-        else infer_schema(storage, raw_data_dir, files)
-    )
-
-
-def _refuse_own_place(directory: str, files: Files, scratch: Scratch | None) -> None:
-    folders = {
-        join(directory, path).rpartition("/")[0] or "/"
-        for named in files.values()
-        for path in named
-    }
-    if scratch and any(_same_place(folder, scratch.output_dir) for folder in {directory, *folders}):
-        raise OptionError(
-            f"--output={scratch.output_dir} is the directory of the raw data: shards and "
-            "dataset_info.json would replace raw files. Give another directory."
-        )
+    schema = replace(schema, tfds=kept_of_tfds(tfds))
+    return TfrecordConverter(str(name or "tfrecord"), schema, tfds_labels(tfds)), sources
 
 
 def _same_place(one: str, other: str) -> bool:
@@ -143,16 +105,16 @@ def _same_place(one: str, other: str) -> bool:
 def _of_manifest(manifest: Manifest, listed: Mapping[str, Stat]) -> Files:
     """The files in the manifest. A wrong size or checksum is an error now, not a short split
     later."""
-    for shard in (shard for entry in manifest.splits.values() for shard in entry.shards):
-        if problem := shard.problem(listed.get(shard.file)):
-            path = join(manifest.directory, shard.file)
-            raise RawDataError(
-                f"{path} {problem}. Copy it again, or give --pattern to ignore the manifest."
-            )
-    return {
-        split: {s.file: listed[s.file] for s in entry.shards}
-        for split, entry in manifest.splits.items()
-    }
+    files: dict[str, dict[str, Stat]] = {}
+    for split, entry in manifest.splits.items():
+        for shard in entry.shards:
+            if problem := shard.problem(listed.get(shard.file)):
+                raise RawDataError(
+                    f"{join(manifest.directory, shard.file)} {problem}. Copy it again, or give "
+                    "--pattern to ignore the manifest."
+                )
+            files.setdefault(split, {})[shard.file] = listed[shard.file]
+    return files
 
 
 def chosen_files(raw_data_dir: str, files: Files, splits: Sequence[str]) -> Files:
@@ -166,20 +128,18 @@ def chosen_files(raw_data_dir: str, files: Files, splits: Sequence[str]) -> File
     return {split: files[split] for split in chosen(raw_data_dir, splits, files)}
 
 
-def sources_of(
-    storage: Storage, directory: str, files: Files, scratch: Scratch | None
-) -> tuple[Source, ...]:
+def sources_of(directory: str, files: Files, scratch: Scratch | None) -> tuple[Source, ...]:
     """A source for each file. Raises RawDataError; OptionError also if the output would replace raw
     files."""
-    _refuse_own_place(directory, files, scratch)
+    paths = itertools.chain.from_iterable(files.values())
+    folders = {directory, *(join(directory, path).rpartition("/")[0] or "/" for path in paths)}
+    if scratch and any(_same_place(folder, scratch.output_dir) for folder in folders):
+        raise OptionError(
+            f"--output={scratch.output_dir} is the directory of the raw data: shards and "
+            "dataset_info.json would replace raw files. Give another directory."
+        )
     places = [(split, path, stat) for split, named in files.items() for path, stat in named.items()]
-    files_there = in_parallel(
-        lambda place: _file(storage, join(directory, place[1]), place[2], scratch), places
-    )
-    sources = [
-        file.source(split, tag=name, kind="file")
-        for file, (split, name, _) in zip(files_there, places, strict=True)
-    ]
+    sources = in_parallel(lambda place: _source(directory, *place, scratch), places)
     for split in files:
         # a shard reads from one
         if len({is_remote(source.uri) for source in sources if source.split == split}) > 1:
@@ -191,14 +151,12 @@ def sources_of(
     return tuple(sources)
 
 
-def _file(storage: Storage, uri: str, stat: Stat, scratch: Scratch | None) -> Readable:
-    head = (
-        b"".join(storage.read_ranges([(uri, 0, min(HEADER_BYTES, stat.bytes))]))
-        if stat.bytes
-        else b""
-    )
-    compression = compression_of(head)
-    return readable(storage, uri, scratch, compression) if compression else Readable(uri, stat)
+def _source(directory: str, split: str, path: str, stat: Stat, scratch: Scratch | None) -> Source:
+    uri = join(directory, path)
+    begin = [(uri, 0, min(HEADER_BYTES, stat.bytes))] if stat.bytes else ()
+    compression = compression_of(b"".join(open_storage(uri).read_ranges(begin)))
+    file = readable(uri, scratch, compression) if compression else Readable(uri, stat)
+    return file.source(split, tag=path, kind="file")
 
 
 def infer_schema(storage: Storage, directory: str, files: Files) -> Schema:
@@ -209,11 +167,12 @@ def infer_schema(storage: Storage, directory: str, files: Files) -> Schema:
     guess = SchemaGuess()
     for named in files.values():
         paths = [join(directory, path) for path, stat in named.items() if stat.bytes]
-        wanted = min(SAMPLED_FILES, len(paths))
-        for path in (paths[i * len(paths) // wanted] for i in range(wanted)):
-            for found in itertools.islice(_frames(storage, path), SAMPLED_RECORDS):
-                if not found.problem:
-                    guess.add(found.payload)
+        count = min(SAMPLED_FILES, len(paths))
+        for i in range(count):
+            frames = _frames(storage, paths[i * len(paths) // count])
+            for frame in itertools.islice(frames, SAMPLED_RECORDS):
+                if not frame.problem:
+                    guess.add(frame.payload)
     return guess.schema or Schema(PASSED_ON, {})
 
 
@@ -221,8 +180,11 @@ def _frames(storage: Storage, path: str) -> Iterator[Frame]:
     with storage.open(path) as file:
         compression = compression_of(file.read(HEADER_BYTES))
         file.seek(0)
-        pieces = iter(lambda: file.read(_PIECE_BYTES), b"")
-        content = read_compressed(file, compression, path) if compression else pieces
+        content = (
+            read_compressed(file, compression, path)
+            if compression
+            else iter(lambda: file.read(_PIECE_BYTES), b"")
+        )
         yield from read_frames(content, None, _MAX_SAMPLED_BYTES)
 
 

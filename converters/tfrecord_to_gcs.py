@@ -12,11 +12,12 @@ if __name__ == "__main__":
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 from beam_jobs.converter import Source
 from beam_jobs.launch import exit_with
 from converters.command_line import chosen_splits, conversion_parser, parsed, run, scratch_of
-from converters.tfrecord import CHECKS, TfrecordConverter, find_raw
+from converters.tfrecord import CHECKS, find_raw
 from pipeline.checks import did_you_mean
 from pipeline.commands.command import Console, add_schema_options, check_label_options, say
 from pipeline.errors import OptionError
@@ -36,19 +37,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     patterns = [parse_assignment("--pattern", text) for text in args.pattern]
     check_label_options(args)
     with scratch_of(args, args.raw_data_dir) as scratch:
-        raw = find_raw(args.raw_data_dir, chosen_splits(args), patterns, scratch, args.schema_file)
-        set_num_shards(args, raw.sources)
-        report_schema(raw.schema, args.dry_run)
-        labels = raw.labels
+        converter, sources = find_raw(
+            args.raw_data_dir, chosen_splits(args), patterns, scratch, args.schema_file
+        )
+        set_num_shards(args, sources)
+        schema = converter.schema
+        _report(schema, args.dry_run)
+        converter = replace(converter, name=args.name or converter.name, check=args.check)
         if args.labels_file:
-            labels = read_labels(args.labels_file, args.label_key, args.label_base, raw.schema)
-        converter = TfrecordConverter(args.name or raw.name, raw.schema, labels, args.check)
-        return run(args, rest, converter, raw.sources, scratch)
+            labels = read_labels(args.labels_file, args.label_key, args.label_base, schema)
+            converter = replace(converter, labels=labels)
+        return run(args, rest, converter, sources, scratch)
 
 
-def report_schema(schema: Schema, whole: bool) -> None:
-    """Prints the schema on stderr in the form that --schema-file takes, if `whole`; a note if it is
-    opaque."""
+def _report(schema: Schema, complete: bool) -> None:
+    """Prints the schema on stderr in the form that --schema-file takes, if `complete`; a note if it
+    is opaque."""
     console = Console(stderr=True)
     if schema.opaque:
         say(
@@ -58,7 +62,7 @@ def report_schema(schema: Schema, whole: bool) -> None:
                 "them."
             ),
         )
-    elif whole:
+    elif complete:
         features = {"name": schema.name, "features": schema.to_json()["features"]}
         say(console, f"schema: {json.dumps(features)}")
 

@@ -7,7 +7,7 @@
 The command line decides which, because a class may be called train. Ignores what is_hidden
 names."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import filterfalse
@@ -18,14 +18,15 @@ from beam_jobs.summary import empty_classes
 from converters.images.image_archives import (
     KNOWN_SUFFIXES,
     Archive,
-    PackedFolder,
+    ClassFolders,
     archive_stem,
     open_archive,
 )
 from converters.raw.files import SPLITS, HeldOut, chosen, first_few, is_hidden, open_raw_data
 from converters.table.layouts import hint_of_tables
 from pipeline.errors import RawDataError
-from pipeline.storage.storage import Stat, Storage, find_file, join
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import find_file, join
 
 _FOLDER_NAMES = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
 
@@ -40,22 +41,7 @@ class RawFolders:
     notices: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _ClassFolders:
-    """A folder of class folders."""
-
-    path: str
-    classes: tuple[str, ...]
-    files: Sequence[str]  # next to the class folders
-
-    def sources(self, split: str) -> Iterator[Source]:
-        if self.files:
-            yield Source(split, self.path, Stat(0), kind="folder")
-        for name in self.classes:
-            yield Source(split, join(self.path, name), Stat(0), tag=name, kind="folder")
-
-
-_Folders = Mapping[str, _ClassFolders | PackedFolder]  # by split
+_Folders = Mapping[str, ClassFolders]  # by split
 
 
 def find_folders(
@@ -68,10 +54,9 @@ def find_folders(
 
     held_out: None for folders by split. scratch: for a .tar.gz, None forbids writing.
     Raises RawDataError if something is missing, OptionError."""
-    storage = open_raw_data(raw_data_dir)
-    find = _by_split if held_out is None else _one_set
-    raw = _Raw(storage, raw_data_dir, scratch)
-    folders, notices = find(raw)
+    open_raw_data(raw_data_dir)
+    raw = _Raw(raw_data_dir, scratch)
+    folders, notices = _by_split(raw) if held_out is None else ({"train": _one_set(raw)}, ())
     for folder in folders.values():
         _check_classes(folder)
     if held_out is not None:
@@ -88,39 +73,37 @@ def find_folders(
 class _Raw:
     """The raw data: a directory or an archive."""
 
-    storage: Storage
     path: str
     scratch: Scratch | None
 
     @cached_property
     def is_archive(self) -> bool:
-        return self.path.endswith(KNOWN_SUFFIXES) and find_file(self.storage, self.path) is not None
+        return self.path.endswith(KNOWN_SUFFIXES) and bool(
+            find_file(open_storage(self.path), self.path)
+        )
 
     @cached_property
-    def folder(self) -> _ClassFolders:
-        return (
-            _ClassFolders(self.path, (), ())
-            if self.is_archive
-            else _folder(self.storage, self.path)
-        )
+    def folder(self) -> ClassFolders:
+        return ClassFolders(self.path, (), ()) if self.is_archive else _folder(self.path)
 
     def only_archive(self) -> Archive | None:
         """The path itself if it is an archive, or the only archive in the directory."""
-        packed = [name for name in self.folder.files if name.endswith(KNOWN_SUFFIXES)]
         if self.is_archive:
-            return open_archive(self.storage, self.path, self.scratch)
+            return open_archive(self.path, self.scratch)
+        packed = [name for name in self.folder.files if name.endswith(KNOWN_SUFFIXES)]
         return self.open(packed[0]) if len(packed) == 1 else None
 
     def open(self, name: str) -> Archive:
-        return open_archive(self.storage, join(self.path, name), self.scratch)
+        return open_archive(join(self.path, name), self.scratch)
 
 
 def _by_split(raw: _Raw) -> tuple[_Folders, Sequence[str]]:
     names = raw.folder.classes
     files = raw.folder.files
-    folders: dict[str, _ClassFolders | PackedFolder] = {}
-    for split, name in _named_by_split(raw.path, names, "folders").items():
-        folders[split] = _folder(raw.storage, join(raw.path, name))
+    folders = {
+        split: _folder(join(raw.path, name))
+        for split, name in _named_by_split(raw.path, names, "folders").items()
+    }
     stems = {stem: name for name in files if (stem := archive_stem(name))}
     notices = []
     for split, stem in _named_by_split(raw.path, stems, "archives").items():
@@ -134,24 +117,23 @@ def _by_split(raw: _Raw) -> tuple[_Folders, Sequence[str]]:
     if not folders and (archive := raw.only_archive()):
         top = archive.class_folders(until=_FOLDER_NAMES)
         folders = {
-            split: PackedFolder(archive, (*top.place, name))
+            split: archive.class_folders_at((*top.place, name))
             for split, name in _named_by_split(top.path, top.classes, "folders").items()
         }
         names = top.classes
         files = top.files
     if not folders:
+        remedy = (
+            "If these are the class folders, give --validation-fraction (0 for train only)."
+            if names
+            else "Put the images of each class into a folder with the name of the class."
+        )
         raise RawDataError(
             f"{raw.path} has no folder of a split ({', '.join(_FOLDER_NAMES)}), and no archive of "
-            f"one. It has: {first_few([*names, *files])}. {_what_to_do(names)} "
+            f"one. It has: {first_few([*names, *files])}. {remedy} "
             f"{hint_of_tables(raw.path, raw.folder.files)}".rstrip()
         )
     return {split: folders[split] for split in SPLITS if split in folders}, notices
-
-
-def _what_to_do(folders: Collection[str]) -> str:
-    if folders:
-        return "If these are the class folders, give --validation-fraction (0 for train only)."
-    return "Put the images of each class into a folder with the name of the class."
 
 
 def _named_by_split(path: str, names: Iterable[str], what: str) -> dict[str, str]:
@@ -167,7 +149,7 @@ def _named_by_split(path: str, names: Iterable[str], what: str) -> dict[str, str
     return places
 
 
-def _one_set(raw: _Raw) -> tuple[_Folders, Sequence[str]]:
+def _one_set(raw: _Raw) -> ClassFolders:
     archive = None if raw.folder.classes else raw.only_archive()
     folder = archive.class_folders(until=_FOLDER_NAMES) if archive else raw.folder
     if folder.classes and set(folder.classes) <= set(_FOLDER_NAMES):
@@ -175,27 +157,23 @@ def _one_set(raw: _Raw) -> tuple[_Folders, Sequence[str]]:
             f"{folder.path} has folders by split ({', '.join(folder.classes)}). Leave out "
             "--validation-fraction."
         )
-    return {"train": folder}, ()
+    return folder
 
 
-def _folder(storage: Storage, path: str) -> _ClassFolders:
-    files, folders = storage.entries(path)
-    return _ClassFolders(
+def _folder(path: str) -> ClassFolders:
+    files, folders = open_storage(path).entries(path)
+    return ClassFolders(
         path, tuple(filterfalse(is_hidden, folders)), tuple(filterfalse(is_hidden, files))
     )
 
 
-def _check_classes(folder: _ClassFolders | PackedFolder) -> None:
+def _check_classes(folder: ClassFolders) -> None:
     """A class name becomes text in records and a line in a file of names."""
     if not folder.classes:
-        hint = (
-            hint_of_tables(folder.path, folder.files) if isinstance(folder, _ClassFolders) else ""
-        )
+        hint = "" if folder.archive else hint_of_tables(folder.path, folder.files)
         raise RawDataError(
-            (
-                f"{folder.path} has no class folders in it. It has: {first_few(folder.files)}. "
-                f"{hint}"
-            ).rstrip()
+            f"{folder.path} has no class folders in it. It has: {first_few(folder.files)}. "
+            f"{hint}".rstrip()
         )
     for name in folder.classes:
         try:
@@ -212,11 +190,7 @@ def _check_classes(folder: _ClassFolders | PackedFolder) -> None:
 def _of_tables(raw: _Raw, folders: _Folders) -> Iterator[str]:
     """Notices of tables in the directory or among class folders, where labels may be kept."""
     places = {raw.path: raw.folder.files}
-    places |= {
-        folder.path: folder.files
-        for folder in folders.values()
-        if isinstance(folder, _ClassFolders)
-    }
+    places |= {folder.path: folder.files for folder in folders.values() if not folder.archive}
     for path, files in places.items():
         if hint := hint_of_tables(path, files):
             yield f"classes are the names of folders. {hint}"
@@ -225,5 +199,5 @@ def _of_tables(raw: _Raw, folders: _Folders) -> Iterator[str]:
 def _of_empty_classes(folders: _Folders) -> Iterator[str]:
     """Notices of classes without files in archives; in folders, the scan finds them."""
     for folder in {folder.path: folder for folder in folders.values()}.values():
-        if isinstance(folder, PackedFolder) and folder.empty:
+        if folder.empty:
             yield empty_classes(folder.path, folder.empty)

@@ -28,12 +28,11 @@ from beam_jobs.scratch import Scratch
 from converters.imagenet.converter import SPLITS, VALIDATION_LABELS
 from converters.raw.files import (
     Readable,
-    by_suffix,
     first_few,
-    label_text,
     names_digest,
     open_raw_data,
     position,
+    read_label_text,
     readable,
 )
 from converters.raw.tars import members
@@ -73,7 +72,7 @@ def find_raw(
     for split in (split for split in SPLITS if split in splits):
         tars = (join(raw_data_dir, f"{_TARS[split]}{suffix}") for suffix in ("", ".gz"))
         if tar := next(filter(storage.exists, tars), None):
-            sources += _in_tar(split, tar, readable(storage, tar, scratch, by_suffix(tar)), synsets)
+            sources += _in_tar(split, tar, readable(tar, scratch), synsets)
         elif folder := _folder(storage, raw_data_dir, split):
             sources += _in_folder(storage, split, folder, synsets)
         else:
@@ -88,11 +87,11 @@ def check_full_set(raw: RawImagenet, splits: Sequence[str]) -> None:
 
     The scan counts the images. Nothing checks that class folders contain the right ones."""
     for split in splits:
-        there = {source.tag for source in raw.sources if source.split == split and source.tag}
-        missing = [synset for synset in ilsvrc2012_synsets() if there and synset not in there]
+        tags = {source.tag for source in raw.sources if source.split == split and source.tag}
+        missing = [synset for synset in ilsvrc2012_synsets() if tags and synset not in tags]
         if missing:
             raise RawDataError(
-                f"--full-set: {split} has {len(there)} classes of 1,000: {missing[0]} is missing"
+                f"--full-set: {split} has {len(tags)} classes of 1,000: {missing[0]} is missing"
                 f"{f', and {len(missing) - 1} more' if missing[1:] else ''}. Copy them, or leave "
                 "out --full-set."
             )
@@ -154,14 +153,11 @@ def _validation_labels(
     """The synset of validation image n at index n - 1."""
     plain = join(raw_data_dir, VALIDATION_LABELS)
     table = join(raw_data_dir, _KAGGLE_LABELS)
-    if storage.exists(plain):
-        path = plain
-        labels = tuple(label_text(storage.read(plain), plain).split())
-    elif storage.exists(table):
-        path = table
-        labels = _in_table(table, label_text(storage.read(table), table))
-    else:
+    path = next(filter(storage.exists, (plain, table)), None)
+    if path is None:
         raise RawDataError(_missing(storage, raw_data_dir, "validation"))
+    text = read_label_text(path)
+    labels = tuple(text.split()) if path == plain else _in_table(path, text)
     for number, synset in enumerate(labels, start=1):
         check_known(synset, synsets, f"validation image {number} in {path}")
     return labels
@@ -186,12 +182,13 @@ def _in_table(path: str, text: str) -> tuple[str, ...]:
         raise RawDataError(
             f"{path}, after line {rows.line_num}: not a csv table: {e}. It is damaged."
         ) from e
-    if sorted(synsets) != list(range(1, len(synsets) + 1)):
-        lacking = next(number for number in itertools.count(1) if number not in synsets)
+    numbers = range(1, len(synsets) + 1)
+    if lacking := [number for number in numbers if number not in synsets]:
         raise RawDataError(
-            f"{path} has {len(synsets)} images, but none with number {lacking}. It is incomplete."
+            f"{path} has {len(synsets)} images, but none with number {lacking[0]}. It is "
+            "incomplete."
         )
-    return tuple(synsets[number] for number in sorted(synsets))
+    return tuple(synsets[number] for number in numbers)
 
 
 def _missing(storage: Storage, raw_data_dir: str, split: str) -> str:
@@ -215,10 +212,10 @@ def ilsvrc2012_synsets() -> Mapping[str, str]:
     return dict(_classes(files("converters.imagenet").joinpath("synsets.txt").read_text()))
 
 
-def read_synsets(storage: Storage, label_file: str) -> Mapping[str, str]:
+def read_synsets(label_file: str) -> Mapping[str, str]:
     """Classes -> descriptions or "" of a label file, sorted. Raises LabelError if it has none or
     repeats one."""
-    classes = _classes(label_text(storage.read(label_file), label_file))
+    classes = _classes(read_label_text(label_file))
     repeated = [a for (a, _), (b, _) in itertools.pairwise(classes) if a == b]
     if repeated or not classes:
         raise LabelError(

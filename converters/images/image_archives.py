@@ -10,12 +10,12 @@ from functools import cached_property
 
 from beam_jobs.converter import Source
 from beam_jobs.scratch import Scratch
-from converters.raw.files import Readable, by_suffix, is_hidden, readable
+from converters.raw.files import Readable, is_hidden, readable
 from converters.raw.tars import Member, entries
 from converters.raw.zips import zip_members
 from pipeline.errors import RawDataError
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import Storage
+from pipeline.storage.storage import Stat, Storage, join
 
 _SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 KNOWN_SUFFIXES = (*_SUFFIXES, ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".7z", ".rar")
@@ -39,36 +39,30 @@ class _ArchiveFolder:
 
 
 @dataclass(frozen=True)
-class PackedFolder:
-    """A folder of class folders in an archive."""
+class ClassFolders:
+    """A folder of class folders, on its own or in an archive.
 
-    archive: "Archive"
-    place: Place
+    path: for error messages. classes: the names of the class folders. files: next to these, the
+    first few of an archive. empty: the classes of an archive without files. place: in the
+    archive."""
 
-    @property
-    def path(self) -> str:
-        """The path for error messages."""
-        return "/".join((self.archive.name, *self.place))
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The names of its class folders, sorted."""
-        return tuple(sorted(self.archive.folders[self.place].folders))
-
-    @property
-    def files(self) -> Sequence[str]:
-        """The first few files next to the class folders."""
-        return self.archive.folders[self.place].files
-
-    @property
-    def empty(self) -> tuple[str, ...]:
-        """The classes without files."""
-        inside = ((name, self.archive.folders[*self.place, name]) for name in self.classes)
-        return tuple(name for name, folder in inside if not folder.files and not folder.folders)
+    path: str
+    classes: tuple[str, ...]
+    files: Sequence[str]
+    empty: Sequence[str] = ()
+    archive: "Archive | None" = None
+    place: Place = ()
 
     def sources(self, split: str) -> Iterator[Source]:
-        """The archive, as one unit to scan."""
-        yield self.archive.file.source(split, tag="/".join(self.place), kind=self.archive.kind)
+        """The units to scan: the archive, or each class folder."""
+        if self.archive:
+            tag = "/".join(self.place)
+            yield self.archive.file.source(split, tag=tag, kind=self.archive.kind)
+            return
+        if self.files:
+            yield Source(split, self.path, Stat(0), kind="folder")
+        for name in self.classes:
+            yield Source(split, join(self.path, name), Stat(0), tag=name, kind="folder")
 
 
 @dataclass(frozen=True)
@@ -98,7 +92,16 @@ class Archive:
                 folders[folder].add(place[-1])
         return folders
 
-    def class_folders(self, until: Collection[str]) -> PackedFolder:
+    def class_folders_at(self, place: Place) -> ClassFolders:
+        """The class folders in a folder of the archive, sorted by name."""
+        folder = self.folders[place]
+        classes = sorted(folder.folders)
+        inside = ((name, self.folders[*place, name]) for name in classes)
+        empty = [name for name, below in inside if not below.files and not below.folders]
+        path = "/".join((self.name, *place))
+        return ClassFolders(path, tuple(classes), folder.files, empty, self, place)
+
+    def class_folders(self, until: Collection[str]) -> ClassFolders:
         """Its folder of class folders: the topmost one that does not merely wrap another folder.
 
         until: names of folders that a wrapper never contains."""
@@ -109,7 +112,7 @@ class Archive:
             if self.folders[inside].has_images or not self.folders[inside].folders:
                 break
             place = inside
-        return PackedFolder(self, place)
+        return self.class_folders_at(place)
 
 
 def archive_stem(name: str) -> str | None:
@@ -120,7 +123,7 @@ def archive_stem(name: str) -> str | None:
     )
 
 
-def open_archive(storage: Storage, path: str, scratch: Scratch | None) -> Archive:
+def open_archive(path: str, scratch: Scratch | None) -> Archive:
     """An archive by its path. scratch: for a compressed tar, see `readable`. Raises RawDataError,
     OptionError."""
     if not path.endswith(_SUFFIXES):
@@ -128,7 +131,7 @@ def open_archive(storage: Storage, path: str, scratch: Scratch | None) -> Archiv
             f"{path} is in a format that cannot be read in place; {', '.join(_SUFFIXES)} can. "
             "Unpack it, or convert it to one of these."
         )
-    return Archive(path, readable(storage, path, scratch, by_suffix(path)))
+    return Archive(path, readable(path, scratch))
 
 
 def class_files(storage: Storage, source: Source) -> Iterator[tuple[str, Member]]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from beam_jobs.references import File, Reference, References, bounded
+from beam_jobs.references import File, Reference, References, bounded, encoded
 from converters.raw.tars import Member
 from pipeline.checks import check_number
 from pipeline.raw.image_files import ToJpeg
@@ -42,7 +42,7 @@ def image_features(image: Jpeg, key: str, label: int) -> dict[str, bytes | int]:
         "image/channels": 3,
         "image/colorspace": b"RGB",
         "image/format": b"JPEG",
-        "image/filename": key.rsplit("/", 1)[-1].encode("utf-8", "surrogateescape"),
+        "image/filename": encoded(key.rsplit("/", 1)[-1]),
         "image/class/label": label,
     }
 

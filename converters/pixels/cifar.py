@@ -21,8 +21,8 @@ from converters.images.image_records import folder_members
 from converters.pixels.records import pixel_features, pixel_rows, pixel_values
 from converters.raw.files import (
     Readable,
-    by_suffix,
     first_few,
+    label_text,
     names_digest,
     open_raw_data,
     parse_class_names,
@@ -84,50 +84,41 @@ _VERSIONS = (
 )
 
 
-@dataclass(frozen=True)
-class RawCifar:
-    """The files to scan, and the names of the classes and of CIFAR-100's coarse classes."""
-
-    sources: tuple[Source, ...]
-    names: tuple[str, ...]
-    coarse_names: tuple[str, ...] = ()
-
-
-def find_cifar(raw_data_dir: str, splits: Sequence[str], scratch: Scratch | None) -> RawCifar:
-    """The sources of the chosen splits, or of all splits that exist.
+def find_cifar(
+    raw_data_dir: str, splits: Sequence[str], scratch: Scratch | None
+) -> tuple["CifarConverter", Sequence[Source]]:
+    """The converter, and the sources of the chosen splits, or of all splits that exist.
 
     scratch: for a .tar.gz, None forbids writing. Raises RawDataError if files are missing or
     damaged, OptionError."""
     storage = open_raw_data(raw_data_dir)
     place = _place(storage, raw_data_dir)
-    tar = (
-        readable(storage, place, scratch, by_suffix(place))
-        if place.endswith((".tar", ".tar.gz"))
-        else None
-    )
+    tar = readable(place, scratch) if place.endswith((".tar", ".tar.gz")) else None
     storage = open_storage(tar.uri) if tar else storage
     files = _files(storage, place, tar)
     version = _version(files, place)
-    names = [_names(storage, files, name, count, place) for name, count in version.names.items()]
+    converter = CifarConverter(
+        *(_names(storage, files, name, count, place) for name, count in version.names.items())
+    )
     sources: list[Source] = []
     for split in splits or SPLITS:
         batches = version.batches[split]
         _check_whole(files, split, batches, place)
         for name in batches:
             file, member = files[name]
-            _check_batch(name, file, member, len(names) + _PIXEL_BYTES)
+            _check_batch(name, file, member, converter.label_bytes + _PIXEL_BYTES)
             part = {"offset": member.offset, "bytes": member.size, "tag": name, "kind": "file"}
             sources.append((tar or Readable(file.uri, file.stat)).source(split, **part))
-    return RawCifar(tuple(sources), names[0], names[1] if len(names) > 1 else ())
+    return converter, sources
 
 
 def _place(storage: Storage, raw_data_dir: str) -> str:
     """The path of the archive, or of the folder with the files."""
     files, folders = storage.entries(raw_data_dir)
-    there = {*files, *folders}
+    names = {*files, *folders}
     if any(name in files for v in _VERSIONS for batches in v.batches.values() for name in batches):
         return raw_data_dir
-    places = [next((name for name in v.places if name in there), None) for v in _VERSIONS]
+    places = [next((name for name in v.places if name in names), None) for v in _VERSIONS]
     if all(places):
         raise RawDataError(
             f"{raw_data_dir} has {places[0]} and {places[1]}. Give a directory with only one of "
@@ -137,7 +128,7 @@ def _place(storage: Storage, raw_data_dir: str) -> str:
         return join(raw_data_dir, place)
     raise RawDataError(
         f"{raw_data_dir} has none of {', '.join(name for v in _VERSIONS for name in v.places)}, "
-        f"and no .bin files: the binary version of {_PAGE}. It has: {first_few(sorted(there))}."
+        f"and no .bin files: the binary version of {_PAGE}. It has: {first_few(sorted(names))}."
     )
 
 
@@ -181,14 +172,12 @@ def _names(storage: Storage, files: _Files, name: str, count: int, place: str) -
             f"{place} has no {name}, the names of the {count} classes. Unpack the archive again."
         )
     file, member = files[name]
+    where = f"{name} of {place}"
     size = min(member.size, _MAX_NAMES_BYTES)
-    names = parse_class_names(
-        b"".join(storage.read_ranges([(file.uri, member.offset, size)])), f"{name} of {place}"
-    )
+    (data,) = storage.read_ranges([(file.uri, member.offset, size)])
+    names = parse_class_names(label_text(data, where), where)
     if len(names) != count:
-        raise LabelError(
-            f"{name} of {place} has {len(names)} class names, expected {count}. It is damaged."
-        )
+        raise LabelError(f"{where} has {len(names)} class names, expected {count}. It is damaged.")
     return names
 
 

@@ -22,7 +22,7 @@ from beam_jobs.converter import Converted, Source
 from beam_jobs.references import Reference, References
 from beam_jobs.scratch import Scratch
 from converters.pixels.records import pixel_features, pixel_rows, pixel_values
-from converters.raw.files import by_suffix, chosen, first_few, names_digest, open_raw_data, readable
+from converters.raw.files import chosen, first_few, names_digest, open_raw_data, readable
 from pipeline.checks import did_you_mean
 from pipeline.errors import OptionError, RawDataError
 from pipeline.shards.example import encode_example
@@ -41,20 +41,11 @@ _ROWS_PER_BATCH = 4096
 _SCHEMA = Schema("idx", pixel_features(1))
 
 
-@dataclass(frozen=True)
-class RawIdx:
-    """The files to scan, and the labels of all splits, including those not chosen: 1 byte per
-    image."""
-
-    sources: tuple[Source, ...]
-    labels: Mapping[str, bytes]
-
-
 def find_idx(
     raw_data_dir: str, splits: Sequence[str], prefix: str | None, scratch: Scratch | None
-) -> RawIdx:
-    """The sources of the chosen splits, or of all splits that exist. prefix: of the dataset, if
-    there are several.
+) -> tuple[Sequence[Source], Mapping[str, bytes]]:
+    """The sources of the chosen splits, or of all splits that exist; and the labels of all splits,
+    including those not chosen, 1 byte per image. prefix: of the dataset, if there are several.
 
     scratch: for .gz files, None forbids writing. Raises RawDataError if files are missing or
     damaged, OptionError."""
@@ -69,46 +60,49 @@ def find_idx(
         header = ImagesHeader.parse(_begin(storage, path, _HEADER_BYTES), path)
         if not path.endswith(".gz"):
             header.check_size(storage.stat(path).bytes, path)
-        labels[split] = _labels(
-            storage, raw_data_dir, files.get((split, "labels")), header.count, path
-        )
+        name = files.get((split, "labels"))
+        labels[split] = _labels(storage, raw_data_dir, name, header.count, path)
         if split in chosen_splits:
-            file = readable(storage, path, scratch, by_suffix(path))
+            file = readable(path, scratch)
             header.check_size(file.stat.bytes, path)
             sources.append(file.source(split, kind="file"))
-    return RawIdx(tuple(sources), labels)
+    return sources, labels
 
 
 def _files(
     storage: Storage, raw_data_dir: str, prefix: str | None
 ) -> Mapping[tuple[str, str], str]:
     """The names of one dataset's files by (split, "images" or "labels")."""
-    there, _ = storage.entries(raw_data_dir)
+    names, _ = storage.entries(raw_data_dir)
     sets: dict[str, dict[tuple[str, str], str]] = {}
-    for name in there:  # sorted: an uncompressed file is before its .gz
+    for name in names:  # sorted: an uncompressed file is before its .gz
         if match := _NAME.fullmatch(name):
             split = "train" if match["split"] == "train" else "test"
             sets.setdefault(match["prefix"].rstrip("-"), {}).setdefault(
                 (split, match["what"]), name
             )
     sets = {
-        name: files for name, files in sets.items() if any(what == "images" for _, what in files)
+        name: files
+        for name, files in sets.items()
+        if ("train", "images") in files or ("test", "images") in files
     }
     if not sets:
         raise RawDataError(
             f"{raw_data_dir} has no file of images like train-images-idx3-ubyte or "
-            f"t10k-images-idx3-ubyte.gz. It has: {first_few(there)}."
+            f"t10k-images-idx3-ubyte.gz. It has: {first_few(names)}."
         )
-    if prefix is not None and prefix.rstrip("-") not in sets:
+    if prefix is not None:
+        if prefix.rstrip("-") not in sets:
+            raise OptionError(
+                f"--prefix={prefix}: there is no such dataset.{did_you_mean(prefix, sets)}"
+            )
+        return sets[prefix.rstrip("-")]
+    if len(sets) > 1:
+        datasets = ", ".join(name or "'' (no prefix)" for name in sets)
         raise OptionError(
-            f"--prefix={prefix}: there is no such dataset.{did_you_mean(prefix, sets)}"
+            f"{raw_data_dir} has several datasets: {datasets}. Choose one with --prefix."
         )
-    if prefix is None and len(sets) > 1:
-        names = ", ".join(name or "'' (no prefix)" for name in sets)
-        raise OptionError(
-            f"{raw_data_dir} has several datasets: {names}. Choose one with --prefix."
-        )
-    return sets[next(iter(sets)) if prefix is None else prefix.rstrip("-")]
+    return next(iter(sets.values()))
 
 
 def _labels(
@@ -185,14 +179,14 @@ class ImagesHeader:
 
 def _header(data: bytes, form: str, magic: int, wrong: str) -> tuple[int, ...]:
     size = struct.calcsize(form)
-    found, *dimensions = struct.unpack(form, data[:size].ljust(size, b"\0"))
-    if found == magic and len(data) < size:
-        raise RawDataError(f"{wrong}: it ends after {len(data)} bytes. Copy it again.")
-    if found != magic:
-        begin = data[:4].hex(" ") or "nothing"
+    begin, *dimensions = struct.unpack(form, data[:size].ljust(size, b"\0"))
+    if begin != magic:
         raise RawDataError(
-            f"{wrong}: it begins with {begin} instead of {magic.to_bytes(4, 'big').hex(' ')}."
+            f"{wrong}: it begins with {data[:4].hex(' ') or 'nothing'} instead of "
+            f"{magic.to_bytes(4, 'big').hex(' ')}."
         )
+    if len(data) < size:
+        raise RawDataError(f"{wrong}: it ends after {len(data)} bytes. Copy it again.")
     return tuple(dimensions)
 
 
@@ -254,7 +248,5 @@ class IdxConverter:
 
 
 _BYTES_AROUND = len(
-    encode_example(
-        _SCHEMA, {**pixel_values(np.zeros((28, 28, 1), np.uint8), "0000000.png", 0, "0")}
-    )
+    encode_example(_SCHEMA, pixel_values(np.zeros((28, 28, 1), np.uint8), "0000000.png", 0, "0"))
 )

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from beam_jobs.converter import Source
+from beam_jobs.references import encoded
 from beam_jobs.scratch import Scratch
 from pipeline.checks import check_number
 from pipeline.errors import LabelError, OptionError, RawDataError
@@ -101,9 +102,7 @@ class HeldOut(NamedTuple):
 
     def split_of(self, place: str) -> str:
         """The split to which the record belongs."""
-        digest = hashlib.blake2b(
-            place.encode("utf-8", "surrogateescape"), digest_size=8, key=_SPLIT_KEY
-        ).digest()
+        digest = hashlib.blake2b(encoded(place), digest_size=8, key=_SPLIT_KEY).digest()
         number = int.from_bytes(digest, "big")
         if number < self.validation * 2**64:
             return "validation"
@@ -131,16 +130,16 @@ def is_of(split: str, place: str, held_out: HeldOut | None) -> bool:
     return held_out is None or held_out.split_of(place) == split
 
 
-def read_class_names(storage: Storage, label_file: str) -> tuple[str, ...]:
+def read_class_names(label_file: str) -> tuple[str, ...]:
     """The lines of a label file, in order. Raises LabelError if a line is empty or repeated, or not
     UTF-8."""
-    return parse_class_names(storage.read(label_file), label_file)
+    return parse_class_names(read_label_text(label_file), label_file)
 
 
-def parse_class_names(data: bytes, where: str) -> tuple[str, ...]:
+def parse_class_names(text: str, where: str) -> tuple[str, ...]:
     """The same, from the content of the file. Ignores empty lines at the end. where: its name in
     error messages."""
-    names = [line.strip() for line in label_text(data, where).rstrip().splitlines()]
+    names = [line.strip() for line in text.rstrip().splitlines()]
     repeated = sorted(a for a, b in itertools.pairwise(sorted(names)) if a == b)
     if not names or "" in names:
         raise LabelError(
@@ -149,6 +148,11 @@ def parse_class_names(data: bytes, where: str) -> tuple[str, ...]:
     if repeated:
         raise LabelError(f"{where}: {repeated[0]} is listed twice.")
     return tuple(names)
+
+
+def read_label_text(path: str) -> str:
+    """Like label_text, from a file."""
+    return label_text(open_storage(path).read(path), path)
 
 
 def label_text(data: bytes, where: str) -> str:
@@ -187,19 +191,17 @@ class Readable(NamedTuple):
         )
 
 
-def by_suffix(path: str) -> Compression | None:
-    """The compression that a file's name announces."""
-    return "gzip" if path.endswith((".gz", ".tgz")) else None
-
-
 def readable(
-    storage: Storage, path: str, scratch: Scratch | None, compression: Compression | None
+    path: str, scratch: Scratch | None, compression: Compression | None = None
 ) -> Readable:
     """The raw file itself, or its temporary uncompressed copy.
 
     A copy has the stamp of the raw file: each run makes it again, which is not a change of the raw
-    data. scratch: None forbids writing. Raises OptionError if it would have to, and
-    RawDataError."""
+    data. scratch: None forbids writing. compression: None for the one that the name announces, if
+    any. Raises OptionError if it would have to write, and RawDataError."""
+    storage = open_storage(path)
+    if not compression and path.endswith((".gz", ".tgz")):
+        compression = "gzip"
     if not compression:
         return Readable(path, storage.stat(path))
     if scratch is None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from beam_jobs.references import decoded
 from pipeline.errors import RawDataError
 from pipeline.storage.storage import Storage
 
@@ -148,7 +149,7 @@ def _plain_file(header: bytes) -> tuple[str, int, str] | None:
         return None
     if kind == "folder" and int(size, 8):  # no content may follow a folder
         return None
-    return name.decode("utf-8", "surrogateescape"), int(size, 8), kind
+    return decoded(name), int(size, 8), kind
 
 
 def _member(info: tarfile.TarInfo, offset: int, size: int) -> Member:

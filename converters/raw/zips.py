@@ -26,11 +26,12 @@ _FAT, _UNIX = 0, 3  # systems that wrote a member
 _VERSIONS_OF_PYTHON = (20, 45)  # without and with zip64; Info-ZIP's are 23 and 30
 _ZIP64_EXTRA = 1
 
-_LOCAL = struct.Struct("<4sHHHHHIIIHH")
-_ENTRY = struct.Struct("<4sBBHHHHHIIIHHHHHII")
-_END = struct.Struct("<4sHHHHIIH")
+# without the fields that nobody needs
+_LOCAL = struct.Struct("<4s4xH16xHH")
+_ENTRY = struct.Struct("<4xBB2xHH4xIIIHHH4xII")
+_END = struct.Struct("<4xH4xHIIH")
 _ZIP64_LOCATOR_BYTES = 20
-_ZIP64_END = struct.Struct("<4sQHHIIQQQQ")
+_ZIP64_END = struct.Struct("<16xI12xQQQ")
 _MAX_COMMENT_BYTES = _MAX_EXTRA_BYTES = (1 << 16) - 1
 _NOT_HERE_32 = (1 << 32) - 1  # the number is in a zip64 field
 
@@ -69,9 +70,8 @@ def zip_members(storage: Storage, uri: str) -> Iterator[ZipMember]:
     size = storage.stat(uri).bytes
     with storage.open(uri) as file:
         directory = _directory(file, uri, size)
-        for member, after in itertools.pairwise(
-            itertools.chain(_entries(file, uri, directory), (None,))
-        ):
+        entries = itertools.chain(_entries(file, uri, directory), (None,))
+        for member, after in itertools.pairwise(entries):
             assert member
             # The span includes what follows the member: a data descriptor, or bytes left by an
             # update.
@@ -85,7 +85,7 @@ def zip_members(storage: Storage, uri: str) -> Iterator[ZipMember]:
 def unpacked(data: bytes, size: int, crc32: int) -> bytes:
     """The content of a member, `size` bytes, from its span. Raises Reject if it is damaged."""
     try:
-        magic, _, _, method, *_, name_bytes, extra_bytes = _LOCAL.unpack_from(data)
+        magic, method, name_bytes, extra_bytes = _LOCAL.unpack_from(data)
     except struct.error:
         raise Reject("damaged in its zip: no header") from None
     begin = _LOCAL.size + name_bytes + extra_bytes
@@ -115,14 +115,14 @@ def _directory(file: BinaryIO, uri: str, size: int) -> _Directory:
     at = len(tail)
     while (at := tail.rfind(b"PK\5\6", 0, at)) >= 0:
         with contextlib.suppress(struct.error):
-            _, disk, _, _, entries, length, offset, comment = _END.unpack_from(tail, at)
+            disk, entries, length, offset, comment = _END.unpack_from(tail, at)
             if at + _END.size + comment <= len(tail):  # else the signature is part of the comment
                 break
     else:
         raise _damaged(uri, "it has no central directory at its end")
     wide = at - _ZIP64_LOCATOR_BYTES - _ZIP64_END.size
     if wide >= 0 and tail[wide : wide + 4] == b"PK\6\6":
-        _, _, _, _, disk, _, _, entries, length, offset = _ZIP64_END.unpack_from(tail, wide)
+        disk, entries, length, offset = _ZIP64_END.unpack_from(tail, wide)
         at = wide
     elif _NOT_HERE_32 in (length, offset):
         raise _damaged(uri, "its zip64 record is not where it should be")
@@ -145,12 +145,12 @@ def _entries(file: BinaryIO, uri: str, directory: _Directory) -> Iterator[ZipMem
         if len(header) < _ENTRY.size or not header.startswith(b"PK\1\2"):
             raise _damaged(uri, f"entry {count + 1:,} of its directory is not an entry")
         fields = _ENTRY.unpack(header)
-        length = sum(fields[11:14])
+        length = sum(fields[7:10])
         rest = file.read(min(length, left - len(header)))
         if len(rest) < length:
             raise _damaged(uri, f"entry {count + 1:,} of its directory is truncated")
-        left = left - len(header) - length
-        count = count + 1
+        left -= len(header) + length
+        count += 1
         yield _entry(uri, directory.shift, fields, rest)
     # some writers lack zip64 and wrap around
     if count != directory.entries and count & 0xFFFF != directory.entries:
@@ -161,27 +161,23 @@ def _entry(uri: str, shift: int, fields: tuple, rest: bytes) -> ZipMember:
     """The member, with the least span: its header and packed content, without extra fields of the
     header."""
     (
-        _,
         version,
         system,
-        _,
         flags,
         method,
-        _,
-        _,
         crc32,
         packed,
         size,
         name_bytes,
         extra_bytes,
-        *_,
+        _,
         mode,
         offset,
     ) = fields
     name = _name(rest[:name_bytes], flags, system, version)
     if _NOT_HERE_32 in (size, packed, offset):
         extra = rest[name_bytes : name_bytes + extra_bytes]
-        size, packed, offset = _zip64_numbers(uri, name, extra, (size, packed, offset))
+        size, packed, offset = _zip64_numbers(uri, name, extra, [size, packed, offset])
     kind = (
         "folder"
         if name.endswith("/")
@@ -216,9 +212,7 @@ def _name(data: bytes, flags: int, system: int, version: int) -> str:
     return name.replace("\\", "/") if system == _FAT else name
 
 
-def _zip64_numbers(
-    uri: str, name: str, extra: bytes, numbers: tuple[int, int, int]
-) -> tuple[int, int, int]:
+def _zip64_numbers(uri: str, name: str, extra: bytes, numbers: list[int]) -> list[int]:
     """Size, packed size and offset; those that do not fit into 32 bits are read from the extra
     field."""
     while len(extra) >= 4:
@@ -227,10 +221,7 @@ def _zip64_numbers(
         extra = extra[4 + length :]
         if kind == _ZIP64_EXTRA and len(field) >= 8 * numbers.count(_NOT_HERE_32):
             wide = iter(struct.unpack_from(f"<{len(field) // 8}Q", field))
-            size, packed, offset = (
-                next(wide) if number == _NOT_HERE_32 else number for number in numbers
-            )
-            return size, packed, offset
+            return [next(wide) if number == _NOT_HERE_32 else number for number in numbers]
     raise _damaged(uri, f"member {name!r} has no zip64 sizes")
 
 

@@ -87,32 +87,25 @@ class TextConverter:
         return self.info.files()
 
     def windows(self, storage: Storage, source: Source) -> Iterator[Sequence[_KeyedDocument]]:
-        return batches(
-            self._documents(storage, source), lambda found: len(found.document.raw), _WINDOW_BYTES
-        )
+        keyed = self._documents(storage, source)
+        return batches(keyed, lambda each: len(each.document.raw), _WINDOW_BYTES)
 
     def _documents(self, storage: Storage, source: Source) -> Iterator[_KeyedDocument]:
         """Those of the source's split."""
+        held_out = self.info.held_out and HeldOut(*self.info.held_out)
         files = files_of(source)
         root = files[0].uri.removesuffix(source.tag)
         end = None if source.group else source.offset + source.bytes
         for file in files:
             name = file.uri.removeprefix(root)
             for document in documents(storage, file.uri, self.reading, source.offset, end):
-                if self._is_of(source.split, document.raw):
+                # by its hash, so that copies of a document are in one split
+                place = hashlib.blake2b(document.raw, digest_size=16).hexdigest()
+                if is_of(source.split, place, held_out):
                     yield _KeyedDocument(f"{source.split}/{name}:{document.offset}", file, document)
 
-    def _is_of(self, split: str, raw: bytes) -> bool:
-        """Whether the text is of this split, by its hash, so that copies of a document are in one
-        split."""
-        if self.info.held_out is None:
-            return True
-        return is_of(
-            split, hashlib.blake2b(raw, digest_size=16).hexdigest(), HeldOut(*self.info.held_out)
-        )
-
     def pack(self, source: Source, number: int, window: Sequence[_KeyedDocument]) -> Pack:
-        texts = [found.document.raw for found in window if not found.document.error]
+        texts = [each.document.raw for each in window if not each.document.error]
         encoded = EncodedDocuments(self.info, texts)
         num_tokens = np.diff(encoded.starts).tolist()
         rows = packed_rows(num_tokens, self.info.sequence_length, self.info.packing)
@@ -130,10 +123,12 @@ class TextConverter:
             payloads += encode_integer_examples(self.schema, arrays)
         place = f"{source.split}/{source.tag}:{source.offset}"
         keys = [f"{place}:{number}:{row:06d}" for row in range(len(rows))]
-        bad = (
-            Unusable(*found[:2], found.document.offset, found.document.error) for found in window
-        )
-        return Pack(keys, payloads, columns, [each for each in bad if each.error])
+        unusable = [
+            Unusable(key, file, document.offset, document.error)
+            for key, file, document in window
+            if document.error
+        ]
+        return Pack(keys, payloads, columns, unusable)
 
     def record_bytes(self, refs: References) -> np.ndarray:
         """See Converter. Exact."""

@@ -11,7 +11,7 @@ digests."""
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple
@@ -158,11 +158,7 @@ class _TextLine(NamedTuple):
 
     offset: int
     data: bytes
-    is_complete: bool
-
-    @property
-    def is_blank(self) -> bool:
-        return self.is_complete and not self.data.strip()
+    is_blank: bool
 
 
 def _block(lines: Sequence[_TextLine], max_bytes: int) -> Document:
@@ -178,8 +174,8 @@ def _lines(file: BinaryIO, begin: int) -> Iterator[_TextLine]:
     begins = True
     while data := file.readline(_PIECE_BYTES):
         ends = data.endswith(b"\n") or len(data) < _PIECE_BYTES
-        yield _TextLine(at, data, begins and ends)
-        at = at + len(data)
+        yield _TextLine(at, data, begins and ends and not data.strip())
+        at += len(data)
         begins = ends
 
 
@@ -202,9 +198,13 @@ def find_texts(
     Raises RawDataError if something is missing, OptionError."""
     storage = open_raw_data(raw_data_dir)
     files = dict(_files(storage, raw_data_dir))
-    texts = {name: stat for name, stat in files.items() if bare_name(name).endswith(SUFFIXES)}
-    # An empty table has no documents; an empty text file is one that cannot be used.
-    texts = {name: stat for name, stat in texts.items() if stat.bytes or name.endswith(TEXT_SUFFIX)}
+    texts = {
+        name: stat
+        for name, stat in files.items()
+        if bare_name(name).endswith(SUFFIXES)
+        # An empty table has no documents; an empty text file is one that cannot be used.
+        and (stat.bytes or name.endswith(TEXT_SUFFIX))
+    }
     if not texts:
         raise RawDataError(
             f"{raw_data_dir} has no text: no file ends in {', '.join(SUFFIXES)}, with or without "
@@ -213,21 +213,17 @@ def find_texts(
     description = "files of a split, such as train/a.txt or validation-1.jsonl"
     names = by_split(raw_data_dir, list(texts), held_out, name=_SPLIT, wanted=description)
     read = set(itertools.chain.from_iterable(names.values()))
-    sources = (
-        source
-        for split in chosen(raw_data_dir, splits, names)
-        for source in _sources(
-            split, raw_data_dir, {name: texts[name] for name in names[split]}, reading
-        )
-    )
+    sources = list[Source]()
+    for split in chosen(raw_data_dir, splits, names):
+        read_files = [(name, File(join(raw_data_dir, name), texts[name])) for name in names[split]]
+        sources += _sources(split, read_files, reading)
     tables = (
         join(raw_data_dir, name)
         for name in sorted(read)
         if bare_name(name).endswith(TEXT_TABLE_SUFFIXES)
     )
-    return RawTexts(
-        tuple(sources), tuple(tables), tuple(name for name in files if name not in read)
-    )
+    others = tuple(name for name in files if name not in read)
+    return RawTexts(tuple(sources), tuple(tables), others)
 
 
 def _files(storage: Storage, directory: str) -> Iterator[tuple[str, Stat]]:
@@ -236,7 +232,7 @@ def _files(storage: Storage, directory: str) -> Iterator[tuple[str, Stat]]:
     Raises RawDataError for a directory with too many paths: two links in each of 27 directories
     make 134 million."""
     pending = [""]
-    found = Counter[Path]()
+    paths = Counter[Path]()
     while pending:
         place = pending.pop()
         path = join(directory, place) if place else directory
@@ -245,17 +241,13 @@ def _files(storage: Storage, directory: str) -> Iterator[tuple[str, Stat]]:
             # a link to a directory above
             if real in {parent.resolve() for parent in Path(path).absolute().parents}:
                 continue
-            found[real] += 1
-            if found[real] > _MOST_PATHS:
-                links = (
-                    str(each)
-                    for each in reversed((Path(path), *Path(path).parents))
-                    if each.is_symlink()
-                )
+            paths[real] += 1
+            if paths[real] > _MOST_PATHS:
+                links = filter(Path.is_symlink, reversed((Path(path), *Path(path).parents)))
                 raise RawDataError(
                     f"{real} is found by more than {_MOST_PATHS} paths, through symbolic links "
-                    f"such as {first_few(links)}. Remove the links, or give a directory without "
-                    "them."
+                    f"such as {first_few(map(str, links))}. Remove the links, or give a directory "
+                    "without them."
                 )
         files, folders = storage.entries(path)
         yield from ((f"{place}{name}", stat) for name, stat in files.items() if not is_hidden(name))
@@ -263,21 +255,23 @@ def _files(storage: Storage, directory: str) -> Iterator[tuple[str, Stat]]:
 
 
 def _sources(
-    split: str, raw_data_dir: str, files: Mapping[str, Stat], reading: DocumentFormat
+    split: str, files: Sequence[tuple[str, File]], reading: DocumentFormat
 ) -> Iterator[Source]:
-    """tag: the path of the first file in the raw data."""
+    """The units to scan, whose tags are the paths of their first files in the raw data. files: with
+    these paths."""
     group: list[tuple[str, File]] = []
     size = 0
-    for name, stat in files.items():
-        if stat.bytes > SLICE_BYTES:
-            yield from _slices(split, name, File(join(raw_data_dir, name), stat), reading)
+    for name, file in files:
+        file_bytes = file.stat.bytes
+        if file_bytes > SLICE_BYTES:
+            yield from _slices(split, name, file, reading)
             continue
-        if size + stat.bytes > SLICE_BYTES:
+        if size + file_bytes > SLICE_BYTES:
             yield _group(split, group)
             group = []
             size = 0
-        group.append((name, File(join(raw_data_dir, name), stat)))
-        size += stat.bytes
+        group.append((name, file))
+        size += file_bytes
     if group:
         yield _group(split, group)
 
@@ -291,8 +285,14 @@ def _slices(split: str, name: str, file: File, reading: DocumentFormat) -> Itera
 
 
 def _group(split: str, named: Sequence[tuple[str, File]]) -> Source:
-    members = tuple(file for _, file in named)
-    size = sum(file.stat.bytes for file in members)
-    tag = named[0][0]
-    group = group_of(members)
-    return Source(split, members[0].uri, Stat(size), bytes=size, tag=tag, kind="group", group=group)
+    tags, files = zip(*named, strict=True)
+    size = sum(file.stat.bytes for file in files)
+    return Source(
+        split,
+        files[0].uri,
+        Stat(size),
+        bytes=size,
+        tag=tags[0],
+        kind="group",
+        group=group_of(files),
+    )

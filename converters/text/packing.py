@@ -101,9 +101,8 @@ class EncodedDocuments:
     def __init__(self, info: TextInfo, texts: Sequence[bytes]) -> None:
         self._info = info
         self._texts = texts
-        self._ends = dict[
-            int, np.ndarray
-        ]()  # of documents that are longer than a row: bytes up to each token
+        # of documents that are longer than a row: bytes up to each token
+        self._ends = dict[int, np.ndarray]()
         end = np.array([info.tokenizer.end], np.int32)
         documents = self._encoded()
         self.starts = np.cumsum([0, *(len(tokens) + 1 for tokens in documents)])
@@ -115,30 +114,24 @@ class EncodedDocuments:
         represent."""
         tokenizer = self._info.tokenizer
         row = self._info.sequence_length
-        encoded = [np.zeros(0, np.int32)] * len(self._texts)
-        is_long = [len(text) > row for text in self._texts]  # no token represents less than a byte
-        short = (number for number, long in enumerate(is_long) if not long)
-        for group in batches(short, self._size, _BATCH_BYTES):
-            for number, tokens in zip(
-                group, tokenizer.encode_batch(self._decoded(group)), strict=True
-            ):
-                encoded[number] = tokens
-        for group in batches(
-            itertools.compress(itertools.count(), is_long), self._size, _BATCH_BYTES
-        ):
-            for number, found in zip(
-                group, tokenizer.encode_with_ends(self._decoded(group)), strict=True
-            ):
-                encoded[number], ends = found
-                if len(ends) >= row:
-                    self._ends[number] = ends
+        none = np.zeros(0, np.int32)
+        encoded = [none] * len(self._texts)
+        sizes = [len(text) for text in self._texts]
+        for is_long in (False, True):
+            # no token represents less than a byte
+            numbers = (number for number, size in enumerate(sizes) if (size > row) == is_long)
+            for group in batches(numbers, sizes.__getitem__, _BATCH_BYTES):
+                texts = [self._texts[number].decode() for number in group]
+                pairs = (
+                    tokenizer.encode_with_ends(texts)
+                    if is_long
+                    else ((tokens, none) for tokens in tokenizer.encode_batch(texts))
+                )
+                for number, (tokens, ends) in zip(group, pairs, strict=True):
+                    encoded[number] = tokens
+                    if len(ends) >= row:
+                        self._ends[number] = ends
         return encoded
-
-    def _size(self, number: int) -> int:
-        return len(self._texts[number])
-
-    def _decoded(self, numbers: Sequence[int]) -> list[str]:
-        return [self._texts[number].decode() for number in numbers]
 
     def num_bytes(self, rows: Sequence[Sequence[Piece]]) -> Mapping[Piece, int]:
         """Bytes of text in each piece."""
@@ -150,9 +143,8 @@ class EncodedDocuments:
                 sizes[first] = len(self._texts[document])
                 continue
             if document not in self._ends:  # short, but at the end of a row
-                ((_, self._ends[document]),) = self._info.tokenizer.encode_with_ends(
-                    self._decoded([document])
-                )
+                texts = [self._texts[document].decode()]
+                ((_, self._ends[document]),) = self._info.tokenizer.encode_with_ends(texts)
             ends = np.concatenate([[0], self._ends[document], [len(self._texts[document])]])
             sizes |= {piece: int(ends[piece.end] - ends[piece.begin]) for piece in (first, *more)}
         return sizes

@@ -15,7 +15,7 @@ from converters.image_folder.converter import ImageFolderConverter
 from converters.image_folder.layouts import find_folders
 from converters.imagenet.converter import ImagenetConverter
 from converters.imagenet.layouts import find_raw, read_synsets
-from converters.pixels.cifar import CifarConverter, find_cifar
+from converters.pixels.cifar import find_cifar
 from converters.pixels.idx import IdxConverter, find_idx
 from converters.raw.files import HeldOut, read_class_names
 from converters.table.columns import CLASS_NAME, Column, find_columns
@@ -25,11 +25,9 @@ from converters.table.row_converter import RowConverter
 from converters.text.converter import TextConverter
 from converters.text.documents import DocumentFormat, find_texts
 from converters.tfds_to_gcs import DatasetName, find_tfds
-from converters.tfrecord import TfrecordConverter
 from pipeline.raw.image_files import ToJpeg
 from pipeline.shards.frames import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, frame
 from pipeline.shards.schema import Labels
-from pipeline.storage.schemes import open_storage
 from pipeline.tokenizers import ByteTokenizer, CharacterTokenizer, TextInfo
 
 __all__ = ["CONVERTERS", "Row"]
@@ -52,7 +50,7 @@ class Row:
 
 
 def find_imagenet(directory):
-    synsets = tuple(read_synsets(open_storage(directory), f"{directory}/synsets.txt"))
+    synsets = tuple(read_synsets(f"{directory}/synsets.txt"))
     raw = find_raw(directory, ["train", "validation"], synsets, None)
     return ImagenetConverter(synsets, raw.validation_labels), raw.sources
 
@@ -66,24 +64,21 @@ def find_image_folder(held_out):
 
 
 def find_mnist(directory):
-    raw = find_idx(directory, [], None, Scratch(f"{directory}-scratch"))
-    names = read_class_names(open_storage(directory), f"{directory}/digits.txt")
-    return IdxConverter(names, raw.labels), raw.sources
+    sources, labels = find_idx(directory, [], None, Scratch(f"{directory}-scratch"))
+    return IdxConverter(read_class_names(f"{directory}/digits.txt"), labels), sources
 
 
 def find_either_cifar(directory):
-    raw = find_cifar(directory, [], Scratch(f"{directory}-scratch"))
-    return CifarConverter(raw.names, raw.coarse_names), raw.sources
+    return find_cifar(directory, [], Scratch(f"{directory}-scratch"))
 
 
 def find_tfrecords(directory):
-    raw = layouts.find_raw(directory, [], [], Scratch(f"{directory}-scratch"))
-    return TfrecordConverter(raw.name, raw.schema, Labels("label", 0, ("a", "b", "c"))), raw.sources
+    converter, sources = layouts.find_raw(directory, [], [], Scratch(f"{directory}-scratch"))
+    return replace(converter, labels=Labels("label", 0, ("a", "b", "c"))), sources
 
 
 def find_tiny(directory):
-    raw = find_tfds(DatasetName("tiny"), directory, [], None)
-    return TfrecordConverter(raw.name, raw.schema, raw.labels), raw.sources
+    return find_tfds(DatasetName("tiny"), directory, [], None)
 
 
 def intact_payloads(directory):

@@ -3,7 +3,7 @@
 test_fuzz has this folder on its path."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,13 @@ from converters.image_folder.converter import ImageFolderConverter
 from converters.image_folder.layouts import find_folders
 from converters.imagenet.converter import ImagenetConverter
 from converters.imagenet.layouts import TRAIN_TAR, VALIDATION_TAR, find_raw, read_synsets
-from converters.pixels.cifar import CifarConverter, find_cifar
+from converters.pixels.cifar import find_cifar
 from converters.pixels.idx import IdxConverter, find_idx
 from converters.raw.files import HeldOut, read_class_names
 from converters.table.columns import find_columns
 from converters.table.converter import ImageTableConverter
 from converters.table.layouts import find_tables
 from converters.table.row_converter import RowConverter
-from converters.tfrecord import TfrecordConverter
-from pipeline.storage.schemes import open_storage
 
 Files = dict[str, bytes]  # path under the raw data directory -> its bytes
 
@@ -42,7 +40,7 @@ def with_a_table(files: Files) -> Files:
 
 
 def find_imagenet(raw: str, out: str):
-    synsets = tuple(read_synsets(open_storage(raw), f"{raw}/synsets.txt"))
+    synsets = tuple(read_synsets(f"{raw}/synsets.txt"))
     found = find_raw(raw, ["train", "validation"], synsets, Scratch(out))
     return ImagenetConverter(synsets, found.validation_labels), found.sources
 
@@ -53,20 +51,17 @@ def find_image_folder(raw: str, out: str):
 
 
 def find_mnist(raw: str, out: str):
-    found = find_idx(raw, [], None, Scratch(out))
-    return IdxConverter(
-        read_class_names(open_storage(raw), f"{raw}/digits.txt"), found.labels
-    ), found.sources
+    sources, labels = find_idx(raw, [], None, Scratch(out))
+    return IdxConverter(read_class_names(f"{raw}/digits.txt"), labels), sources
 
 
 def find_either_cifar(raw: str, out: str):
-    found = find_cifar(raw, [], Scratch(out))
-    return CifarConverter(found.names, found.coarse_names), found.sources
+    return find_cifar(raw, [], Scratch(out))
 
 
 def find_tfrecords(raw: str, out: str):
-    found = layouts.find_raw(raw, [], [], Scratch(out))
-    return TfrecordConverter(found.name, found.schema, None), found.sources
+    converter, sources = layouts.find_raw(raw, [], [], Scratch(out))
+    return replace(converter, labels=None), sources
 
 
 def find_image_tables(raw: str, out: str):

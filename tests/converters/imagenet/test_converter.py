@@ -149,16 +149,16 @@ def test_classes_that_are_not_in_the_list_are_named_with_their_place(raw_imagene
 def test_a_label_file_may_name_its_classes_but_not_list_one_twice(tmp_path):
     path = tmp_path / "labels.txt"
     path.write_text("n2 tench, Tinca tinca\nn1\tgoldfish\n\n")
-    assert tuple(read_synsets(STORAGE, str(path))) == ("n1", "n2")
+    assert tuple(read_synsets(str(path))) == ("n1", "n2")
     # Notepad's mark is no part of the first class
     path.write_text("n1\nn2\n", encoding="utf-8-sig")
-    assert tuple(read_synsets(STORAGE, str(path))) == ("n1", "n2")
+    assert tuple(read_synsets(str(path))) == ("n1", "n2")
     path.write_text("n1\nn2\nn1\n")
     with pytest.raises(LabelError, match="n1 is listed twice"):
-        read_synsets(STORAGE, str(path))
+        read_synsets(str(path))
     path.write_text("\n")
     with pytest.raises(LabelError, match="it has no classes"):
-        read_synsets(STORAGE, str(path))
+        read_synsets(str(path))
 
 
 def train_of(synsets):

@@ -199,7 +199,8 @@ def test_a_missing_batch_file_is_an_error(raw_cifar):
         RawDataError, match=r"1 of 5 files of 'train' are missing: data_batch_3\.bin\. Unpack"
     ):
         find_cifar(raw, [], None)
-    assert [source.tag for source in find_cifar(raw, ["test"], None).sources] == ["test_batch.bin"]
+    _, sources = find_cifar(raw, ["test"], None)
+    assert [source.tag for source in sources] == ["test_batch.bin"]
 
 
 def test_directories_with_no_or_both_cifars_and_dry_runs_of_an_archive_are_refused(

@@ -222,9 +222,9 @@ def test_our_reader_and_tfds_give_the_raw_pixels(raw_mnist, tmp_path):
 def test_more_images_than_one_batch_of_references_holds_are_all_found_at_their_places(raw_mnist):
     raw_mnist.images["test"] = np.zeros((9001, 1, 1), np.uint8)
     raw_mnist.labels["test"] = np.arange(9001).astype(np.uint8) % 10
-    raw = find_idx(str(raw_mnist.write().directory), ["test"], None, None)
-    converter = IdxConverter(tuple("0123456789"), raw.labels)
-    rows = [row for refs in converter.scan(LocalStorage(), raw.sources[0]) for row in refs]
+    (source,), labels = find_idx(str(raw_mnist.write().directory), ["test"], None, None)
+    converter = IdxConverter(tuple("0123456789"), labels)
+    rows = [row for refs in converter.scan(LocalStorage(), source) for row in refs]
     assert [(row.key, row.offset, row.columns["label"]) for row in rows] == [
         (f"test/{n:07d}.png", 16 + n, n % 256 % 10) for n in range(9001)
     ]

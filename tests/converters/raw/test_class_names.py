@@ -4,12 +4,11 @@ import pytest
 
 from converters.raw.files import names_digest, read_class_names
 from pipeline.errors import LabelError
-from pipeline.storage.local import LocalStorage
 
 
 def test_each_line_is_a_class_whatever_the_line_ending(tmp_path):
     (tmp_path / "classes").write_bytes("\ufeffzebra\r\nKäse 🧀\r\nant\n\n\n".encode())
-    assert read_class_names(LocalStorage(), str(tmp_path / "classes")) == (
+    assert read_class_names(str(tmp_path / "classes")) == (
         "zebra",
         "Käse 🧀",
         "ant",
@@ -28,7 +27,7 @@ def test_each_line_is_a_class_whatever_the_line_ending(tmp_path):
 def test_an_invalid_list_of_classes_is_refused(tmp_path, data, message):
     (tmp_path / "classes").write_bytes(data)
     with pytest.raises(LabelError, match=message):
-        read_class_names(LocalStorage(), str(tmp_path / "classes"))
+        read_class_names(str(tmp_path / "classes"))
 
 
 def test_the_digest_changes_with_names_and_order():

@@ -113,7 +113,7 @@ def data_dir(tiny_tfds, tmp_path):
 
 
 def find(data_dir, text):
-    return find_tfds(DatasetName.parse(text), str(data_dir), [], None).sources[0].uri
+    return find_tfds(DatasetName.parse(text), str(data_dir), [], None)[1][0].uri
 
 
 def test_the_newest_version_and_the_only_config_are_found_and_missing_ones_reported(data_dir):
@@ -167,8 +167,8 @@ def test_preparing_another_split_again_does_not_change_the_plan(data_dir, comman
 
     def schema():
         if command == "tfds":
-            return find_tfds(DatasetName.parse("tiny"), str(data_dir), ["train"], None).schema
-        return find_raw(str(there), ["train"], [], None).schema
+            return find_tfds(DatasetName.parse("tiny"), str(data_dir), ["train"], None)[0].schema
+        return find_raw(str(there), ["train"], [], None)[0].schema
 
     before = schema()
     (there / "notes.json").write_bytes(b"\xff")

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfrecord_numbers import NUMBERS, convert, payload, payloads_in, write
 
 from converters import tfrecord as layouts
-from converters.tfrecord import TfrecordConverter, find_raw
+from converters.tfrecord import find_raw
 from pipeline.commands.verify import main as verify
 from pipeline.errors import ConversionError, OptionError, RawDataError, SchemaError
 from pipeline.shards.example import encode_example
@@ -229,9 +229,9 @@ def test_a_directory_without_tfrecords_says_what_it_looked_for(tmp_path):
 def test_in_a_bucket_a_scan_streams_and_does_not_ask_for_each_header(bucket, gcs_server):
     data = b"".join(frame(bytes(100_000)) for _ in range(100))
     gcs_server.write(bucket.removeprefix("gs://"), "raw/train.tfrecord", data)
-    raw = find_raw(f"{bucket}/raw", [], [], None)
+    converter, (source,) = find_raw(f"{bucket}/raw", [], [], None)
     gcs_server.reset()
-    refs = list(TfrecordConverter(raw.name, raw.schema).scan(open_storage(bucket), raw.sources[0]))
+    refs = list(converter.scan(open_storage(bucket), source))
     assert sum(map(len, refs)) == 100
     assert len(gcs_server.requests(r"raw(/|%2F)train\.tfrecord")) < 10
 
