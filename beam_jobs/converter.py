@@ -228,8 +228,8 @@ class ConversionJob:
     sources: tuple[Source, ...]
     output_dir: str
     target_shard_bytes: int = 100 * 10**6
-    # by split; absent: derived from target_shard_bytes
-    num_shards: Mapping[str, int] = field(default_factory=dict)
+    # by split; absent or None: derived from target_shard_bytes
+    num_shards: Mapping[str, int | None] = field(default_factory=dict)
     seed: int = 0
     max_bad_records: int = 0
     overwrite: bool = False  # replaces a split of another plan instead of refusing it
@@ -266,5 +266,5 @@ class ConversionJob:
     @cached_property
     def num_buckets(self) -> int:
         """A power of two that grows with the input. It does not affect the output."""
-        wanted = sum(source.guessed_bytes for source in self.sources) // _BYTES_PER_BUCKET
-        return max(_MIN_BUCKETS, 1 << wanted.bit_length())
+        size = sum(source.guessed_bytes for source in self.sources)
+        return max(_MIN_BUCKETS, 1 << (size // _BYTES_PER_BUCKET).bit_length())

@@ -178,19 +178,13 @@ def _assign(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -
     for plan in plans:
         with verdict_on_error(job, plan.split):
             claim(plan)
-            finished = _finished(plan)
+            # One listing replaces a request per shard in gather, which reads all bytes to verify.
+            receipts = () if job.verify_existing else finished_shards(plan)
+            finished = {each.shard: Written.of(each, reused=True) for each in receipts}
         for shard in range(plan.num_shards):  # so that shards without rows are written, too
             yield _key(job, plan.split, shard), finished.get(shard, References.of([]))
     for summary in summaries:
         yield _SUMMARIES, summary
-
-
-def _finished(plan: SplitPlan) -> dict[int, Written]:
-    """The shards that an earlier run finished. One listing here replaces a request per shard in
-    gather."""
-    if plan.job.verify_existing:  # gather reads all bytes, on many workers
-        return {}
-    return {each.shard: Written.of(each, reused=True) for each in finished_shards(plan)}
 
 
 def _gather(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -> Iterator[Keyed]:
@@ -221,11 +215,12 @@ def _commit(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -
     plans = [_plan(job, split, sums, sampled) for split in job.splits]
     for plan in plans:
         split = plan.split
-        sources = job.sources
         summaries = [
-            v for v in arrived if isinstance(v, SourceSummary) and sources[v.source].split == split
+            value
+            for value in arrived
+            if isinstance(value, SourceSummary) and job.sources[value.source].split == split
         ]
-        written = [v for v in arrived if isinstance(v, Written) and v.split == split]
+        written = [each for each in arrived if isinstance(each, Written) and each.split == split]
         try:
             with verdict_on_error(job, split), distrusting_receipts(plans):
                 yield commit_split(plan, summaries, written).message
@@ -242,9 +237,8 @@ def _commit(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -
 
 def _plan(job: ConversionJob, split: str, sums: Sums, sampled: Samples) -> SplitPlan:
     number = job.splits.index(split)
-    low = number << _SHARD_BITS
-    high = (number + 1) << _SHARD_BITS
-    of_split = {key - low: value for key, value in sums.items() if low <= key < high}
+    first = number << _SHARD_BITS
+    of_split = {key - first: value for key, value in sums.items() if key >> _SHARD_BITS == number}
     return SplitPlan(job, split, of_split, sampled.get(number, Sampled()))
 
 

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,7 +71,7 @@ def dry_run(job: ConversionJob, console: Console) -> bool:
     fail."""
     with console.status("scanning the raw data"):
         previews = list(preview(job))
-    failures = [failure for p in previews for failure in _predicted_failures(job, p)]
+    failures = list[str]()
     for p in previews:
         sizes = f"{format_bytes(min(p.shard_bytes))}..{format_bytes(max(p.shard_bytes))}"
         shards = (
@@ -89,21 +89,17 @@ def dry_run(job: ConversionJob, console: Console) -> bool:
             say(console, f"  rejected: {line}")
         for warning in p.warnings:
             say(console, f"warning: {warning}")
+        if len(p.rejected) > job.max_bad_records:
+            failures.append(
+                f"{p.split}: at least {counted(len(p.rejected), 'bad record')}, more than "
+                f"--max-bad-records={job.max_bad_records}"
+            )
+        if not p.records:
+            failures.append(f"{p.split}: no records")
     for failure in failures:
         say(console, f"{failure}: the conversion would fail.")
     say(console, "Dry run: nothing was written.")
     return not failures
-
-
-def _predicted_failures(job: ConversionJob, preview: SplitPreview) -> Iterator[str]:
-    rejects = len(preview.rejected)
-    if rejects > job.max_bad_records:
-        found = counted(rejects, "bad record")
-        yield (
-            f"{preview.split}: at least {found}, more than --max-bad-records={job.max_bad_records}"
-        )
-    if not preview.records:
-        yield f"{preview.split}: no records"
 
 
 def preview(job: ConversionJob) -> Iterator[SplitPreview]:
@@ -129,7 +125,7 @@ def preview(job: ConversionJob) -> Iterator[SplitPreview]:
         offered = (candidates(job, split, refs) for batch in pieces.values() for refs in batch)
         plan = SplitPlan(job, split, sums, convert_sample(job, lowest(offered)))
         check_size(plan)
-        yield _of_plan(plan, pieces, tuple(empty_folders(split, empty)))
+        yield _of_plan(plan, pieces, empty_folders(split, empty))
 
 
 def _scan(job: ConversionJob, source: Source) -> list[tuple[int, References]]:
@@ -141,7 +137,7 @@ def _scan(job: ConversionJob, source: Source) -> list[tuple[int, References]]:
 
 
 def _of_plan(
-    plan: SplitPlan, pieces: dict[int, list[References]], warnings: tuple[str, ...]
+    plan: SplitPlan, pieces: dict[int, list[References]], warnings: Iterable[str]
 ) -> SplitPreview:
     shard_bytes, shard_records = np.zeros((2, plan.num_shards), np.int64)
     rejected = []
@@ -151,10 +147,14 @@ def _of_plan(
             shard_records[shard] += refs.good.sum()
             rejected += [printable(f"{ref.key}: {ref.error}") for ref in refs.take(~refs.good)]
     scaled = tuple(plan.sampled.scaled(size) for size in shard_bytes.tolist())
-    warnings = (*warnings, *empty_shards(plan, shard_records.tolist()))
-    records = int(shard_records.sum())
-    rejected = tuple(sorted(rejected))
-    return SplitPreview(plan.split, plan.digest, records, rejected, scaled, warnings)
+    return SplitPreview(
+        plan.split,
+        plan.digest,
+        int(shard_records.sum()),
+        tuple(sorted(rejected)),
+        scaled,
+        (*warnings, *empty_shards(plan, shard_records.tolist())),
+    )
 
 
 def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO_ITS_END) -> None:
@@ -225,14 +225,14 @@ def progress_bars(job: ConversionJob, console: Console) -> Iterator[None]:
     if not console.is_terminal:
         yield
         return
-    columns = (
+    with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"),
-    )
-    with Progress(
-        *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
     ) as progress:
         bars = [_Bar(job, split, progress) for split in job.splits]
         stop = threading.Event()

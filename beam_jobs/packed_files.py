@@ -127,7 +127,8 @@ def _zipped(table: Mapping[str, np.ndarray]) -> bytes:
     """A zip, which has a checksum of each column, and its length."""
     file = io.BytesIO()
     np.savez(file, allow_pickle=False, **table)
-    return file.getvalue() + file.tell().to_bytes(_LENGTH_BYTES, "little")
+    data = file.getvalue()
+    return data + len(data).to_bytes(_LENGTH_BYTES, "little")
 
 
 def _find_table(storage: Storage, path: str) -> dict[str, np.ndarray] | None:

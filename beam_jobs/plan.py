@@ -73,19 +73,15 @@ def add_sums(sums: Iterable[BucketSums]) -> BucketSums:
 def _keys_with_versions(refs: References) -> Iterator[bytes]:
     """Includes the keys, so that swapping two files changes the digest."""
     versions = [file.stat.version for file in refs.files]
-    ends = [f"\0{version}".encode() if version else b"" for version in versions]
-    return (
-        key + end
-        for key, end in zip(refs.key.tolist(), (ends[i] for i in refs.file), strict=True)
-        if end
-    )
+    for key, file in zip(refs.key.tolist(), refs.file.tolist(), strict=True):
+        if versions[file]:
+            yield key + f"\0{versions[file]}".encode()
 
 
 class Candidate(NamedTuple):
     """A record that may be in the sample."""
 
     rank: int
-    key: str
     predicted: int  # bytes of its frame
     ref: Reference
 
@@ -114,14 +110,14 @@ def candidates(job: ConversionJob, split: str, refs: References) -> list[Candida
     chosen = order[: max(_AT_LEAST, int((rank < _OFFERED).sum()))]
     sizes = framed_bytes(job.converter, refs)[chosen].tolist()
     rows = zip(rank[chosen].tolist(), sizes, refs.take(chosen), strict=True)
-    return lowest([[Candidate(place, ref.key, size, ref) for place, size, ref in rows]])
+    return lowest([list(itertools.starmap(Candidate, rows))])
 
 
 def lowest(groups: Iterable[Sequence[Candidate]]) -> list[Candidate]:
     """The candidates of lowest rank: up to 256 with ranks below a bound, but at least 16 if there
     are enough."""
-    found = heapq.nsmallest(_RECORDS, (each for group in groups for each in group), key=_place)
-    return found[: max(_AT_LEAST, sum(each.rank < _OFFERED for each in found))]
+    sample = heapq.nsmallest(_RECORDS, itertools.chain.from_iterable(groups), key=_place)
+    return sample[: max(_AT_LEAST, sum(each.rank < _OFFERED for each in sample))]
 
 
 def _place(candidate: Candidate) -> tuple[Any, ...]:
@@ -130,7 +126,7 @@ def _place(candidate: Candidate) -> tuple[Any, ...]:
     ref = candidate.ref
     return (
         candidate.rank,
-        candidate.key,
+        ref.key,
         ref.file.uri,
         ref.offset,
         ref.size,
@@ -155,8 +151,8 @@ def convert_sample(job: ConversionJob, sample: Sequence[Candidate]) -> Sampled:
             if isinstance(features, bytes)
             else encode_example(job.converter.schema, features)
         )
-        predicted = predicted + each.predicted
-        written = written + len(record) + FRAME_BYTES
+        predicted += each.predicted
+        written += len(record) + FRAME_BYTES
     return Sampled(predicted, written) if predicted else Sampled()
 
 
@@ -179,9 +175,9 @@ class SplitPlan:
     def num_shards(self) -> int:
         """The number from the job, or else the one that brings shards closest to the target size;
         at least 1."""
-        demanded = self.job.num_shards.get(self.split)
-        return demanded or max(
-            1, round(self.sampled.scaled(self.total.bytes) / self.job.target_shard_bytes)
+        size = self.sampled.scaled(self.total.bytes)
+        return self.job.num_shards.get(self.split) or max(
+            1, round(size / self.job.target_shard_bytes)
         )
 
     @cached_property
@@ -229,7 +225,7 @@ class SplitPlan:
         refs = refs.with_errors(
             repeats, "duplicate key: another record of this split has the same name"
         )
-        first, last = (self._shard_of(int(m)) for m in (twice_middle[0], twice_middle[-1]))
+        first, last = map(self._shard_of, twice_middle[[0, -1]].tolist())
         # Shard s starts at the first row whose twice_middle reaches its lower edge. Python
         # integers, because at 100 TB bytes times shards exceeds 2^63.
         edges = [
@@ -248,7 +244,7 @@ class SplitPlan:
 
 def by_bucket(job: ConversionJob, split: str, refs: References) -> Iterator[tuple[int, References]]:
     """A batch of rows cut into (bucket, rows). The leading bits of a row's rank are its bucket."""
-    shift = 64 - (job.num_buckets.bit_length() - 1)
+    shift = 65 - job.num_buckets.bit_length()
     buckets = (ranks(job.seed, split, refs.key) >> np.uint64(shift)).astype(np.int64)
     for bucket in np.unique(buckets).tolist():
         yield bucket, refs.take(buckets == bucket)

@@ -32,9 +32,7 @@ def raw_rows(seed: int, split: str, refs: References) -> np.ndarray:
     rows = np.zeros(len(refs), RAW_ROW)
     if len(refs):
         rows["rank"] = ranks(seed, split, refs.key)
-        rows["version"] = np.array([int.from_bytes(v, "little") for v in versions], np.uint32)[
-            refs.file
-        ]
+        rows["version"] = np.frombuffer(b"".join(versions), "<u4")[refs.file]
     return rows
 
 

@@ -39,10 +39,9 @@ def check_places(raw_data: str, output_dir: str) -> None:
             "it"
         )
     elif output[: len(raw)] == raw:
-        where = "is the directory of" if output == raw else "is inside"
         problem = (
-            f"--output={output_dir} {where} the raw data ({raw_data}): a second run would convert "
-            "shards"
+            f"--output={output_dir} {'is the directory of' if output == raw else 'is inside'} the "
+            f"raw data ({raw_data}): a second run would convert shards"
         )
     else:
         return
@@ -62,7 +61,7 @@ def check_size(plan: SplitPlan) -> None:
             "no such split."
         )
     size = plan.sampled.scaled(plan.total.bytes)
-    if plan.split in job.num_shards or job.target_shard_bytes * records >= size:
+    if job.num_shards.get(plan.split) or job.target_shard_bytes * records >= size:
         return
     raise ConversionError(
         f"--target-shard-bytes={job.target_shard_bytes} (bytes) is less than the mean record of "

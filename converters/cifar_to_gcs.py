@@ -27,11 +27,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         "directory of cifar-10-binary.tar.gz or cifar-100-binary.tar.gz, or of their unpacked files"
     )
     parser = conversion_parser("cifar_to_gcs", __doc__, EXAMPLES, SPLITS, raw_data)
-    args, rest = parsed(parser, argv)
+    args = parsed(parser, argv)
     splits = chosen_splits(args, SPLITS)
     with scratch_of(args, args.raw_data_dir) as scratch:
         converter, sources = find_cifar(args.raw_data_dir, splits, scratch)
-        return run(args, rest, converter, sources, scratch)
+        return run(args, converter, sources, scratch)
 
 
 if __name__ == "__main__":

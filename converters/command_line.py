@@ -15,7 +15,7 @@ from typing import Any
 
 from beam_jobs.converter import ConversionJob, Converter, Packer, Source, Waiting
 from beam_jobs.launch import dry_run, launch
-from beam_jobs.runners.presets import RUNNERS, Preset, find_runner
+from beam_jobs.runners.presets import RUNNERS, find_runner
 from beam_jobs.scratch import Scratch
 from beam_jobs.summary import check_places
 from pipeline.checks import check_number, did_you_mean
@@ -69,11 +69,9 @@ def conversion_parser(
     return parser
 
 
-def parsed(
-    parser: argparse.ArgumentParser, argv: Sequence[str] | None
-) -> tuple[argparse.Namespace, list[str]]:
-    """The options of a command, and those for Beam. Raises OptionError for an option that neither
-    has, also in a dry run, and before it looks at the raw data."""
+def parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    """The options of a command, with those for Beam as `of_beam`. Raises OptionError for an option
+    that neither has, also in a dry run, and before it looks at the raw data."""
     args, rest = parser.parse_known_args(argv)
     for name in _names(rest):
         for nearest in difflib.get_close_matches(name, _ours(args), n=1, cutoff=0.85):
@@ -85,7 +83,8 @@ def parsed(
         find_runner(args.runner)  # which imports it
     if rest:
         _beam(args, rest)
-    return args, rest
+    args.of_beam = rest
+    return args
 
 
 def _ours(args: argparse.Namespace) -> list[str]:
@@ -130,7 +129,6 @@ def scratch_of(args: argparse.Namespace, raw_data: str) -> Iterator[Scratch | No
 
 def run(
     args: argparse.Namespace,
-    rest: Sequence[str],
     converter: Converter | Packer,
     sources: Sequence[Source],
     scratch: Scratch | None = None,
@@ -140,10 +138,11 @@ def run(
     """Converts the sources, or reports a --dry-run. Returns the exit status: 1 if a dry run
     predicts a failure.
 
-    rest: Beam's options. scratch: has the temporary files among the sources. expected: required
-    number of records per split. notices: printed first. Raises OptionError."""
-    splits = {source.split for source in sources}
-    num_shards = {split: getattr(args, f"num_{split}_shards", None) for split in splits}
+    scratch: has the temporary files among the sources. expected: required number of records per
+    split. notices: printed first. Raises OptionError."""
+    num_shards = {
+        source.split: getattr(args, f"num_{source.split}_shards", None) for source in sources
+    }
     for split, number in num_shards.items():
         check_number(f"--num-{split}-shards", number, at_least=1)
     check_number("--seed", args.seed, at_least=0)
@@ -155,7 +154,7 @@ def run(
         sources=tuple(sources),
         output_dir=args.output,
         target_shard_bytes=parse_bytes(args.target_shard_bytes),
-        num_shards={split: number for split, number in num_shards.items() if number is not None},
+        num_shards=num_shards,
         seed=args.seed,
         max_bad_records=args.max_bad_records,
         overwrite=args.overwrite,
@@ -169,7 +168,7 @@ def run(
         say(console, f"note: {notice}")
     if args.dry_run:
         return 0 if dry_run(job, console) else 1
-    options = beam_options(args, rest)
+    options = beam_options(args, args.of_beam)
     if scratch and find_runner(args.runner).leaves:
         scratch.keep()
     launch(job, options, console, Waiting(args.detach, args.cancel_on_interrupt))
@@ -242,16 +241,27 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def beam_options(args: argparse.Namespace, rest: Sequence[str]):
     """Beam's PipelineOptions for the chosen runner. Raises OptionError for options that do not fit
     it."""
-    PipelineOptions, preset = _beam(args, rest)
-    _check_of_preset(args, preset)
+    PipelineOptions = _beam(args, rest)
+    preset = find_runner(args.runner)
+    check_number("--local-processes", args.local_processes, at_least=1)
+    if args.local_processes > 1 and not preset.processes:
+        raise OptionError(
+            f"--local-processes={args.local_processes}: --runner={args.runner} starts no processes "
+            "here. Leave it out; the runner has its own options for the number of workers."
+        )
+    for flag in ("detach", "cancel_on_interrupt"):
+        if vars(args).get(flag) and not preset.leaves:
+            raise OptionError(
+                f"--{flag.replace('_', '-')}: with --runner={args.runner}, a job ends with this "
+                "command. Leave it out."
+            )
     options = PipelineOptions([f"--runner={preset.runner}", *preset.flags(args), *rest])
     preset.check(args, options)
     return options
 
 
-def _beam(args: argparse.Namespace, rest: Sequence[str]) -> tuple[Any, Preset]:
-    """Beam's PipelineOptions and the runner. Raises OptionError for an option that Beam does not
-    have either."""
+def _beam(args: argparse.Namespace, rest: Sequence[str]) -> Any:
+    """Beam's PipelineOptions. Raises OptionError for an option that Beam does not have either."""
     # without its [gcp] extra, Beam warns about clients that we do not use
     logging.disable(logging.WARNING)
     try:
@@ -262,33 +272,13 @@ def _beam(args: argparse.Namespace, rest: Sequence[str]) -> tuple[Any, Preset]:
         ) from e
     finally:
         logging.disable(logging.NOTSET)
-    preset = find_runner(args.runner)  # its class defines options
-    _check_known(PipelineOptions, args, rest)
-    return PipelineOptions, preset
-
-
-def _check_of_preset(args: argparse.Namespace, preset: Preset) -> None:
-    check_number("--local-processes", args.local_processes, at_least=1)
-    if args.local_processes > 1 and not preset.processes:
-        raise OptionError(
-            f"--local-processes={args.local_processes}: --runner={args.runner} starts no processes "
-            "here. Leave it out; the runner has its own options for the number of workers."
-        )
-    for flag in ("detach", "cancel_on_interrupt"):
-        if vars(args).get(flag) and not preset.leaves:
-            option = f"--{flag.replace('_', '-')}"
-            raise OptionError(
-                f"{option}: with --runner={args.runner}, a job ends with this command. Leave it "
-                "out."
-            )
-
-
-def _check_known(PipelineOptions: Any, args: argparse.Namespace, rest: Sequence[str]) -> None:
-    known = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
+    find_runner(args.runner)  # its class defines options
+    known: Any = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
     for options in PipelineOptions.__subclasses__():
         options._add_argparse_args(known)
     for name in _names(spelled(each, "_", "-") for each in known.parse_known_args(list(rest))[1]):
-        hint = did_you_mean(name, _ours(args))
         raise OptionError(
-            f"--{name} is neither an option of this converter nor of Apache Beam.{hint}"
+            f"--{name} is neither an option of this converter nor of Apache "
+            f"Beam.{did_you_mean(name, _ours(args))}"
         )
+    return PipelineOptions

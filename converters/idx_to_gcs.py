@@ -25,13 +25,13 @@ EXAMPLES = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or reports a --dry-run. Returns the exit status. Raises InfeedError."""
-    args, rest = parsed(_parser(), argv)
+    args = parsed(_parser(), argv)
     splits = chosen_splits(args, SPLITS)
     names = read_class_names(args.label_file) if args.label_file else ()
     with scratch_of(args, args.raw_data_dir) as scratch:
         sources, labels = find_idx(args.raw_data_dir, splits, args.prefix, scratch)
         converter = IdxConverter(names or class_names(labels.values()), labels, args.transpose)
-        return run(args, rest, converter, sources, scratch)
+        return run(args, converter, sources, scratch)
 
 
 def class_names(labels: Iterable[bytes]) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ EXAMPLES = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or reports a --dry-run. Returns the exit status. Raises InfeedError."""
-    args, rest = parsed(_parser(), argv)
+    args = parsed(_parser(), argv)
     to_jpeg = to_jpeg_of(args)
     splits = chosen_splits(args, SPLITS)
     held_out = held_out_of(args)
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with Console().status("looking for class folders"):  # reads an archive to its end
             raw = find_folders(args.raw_data_dir, splits, held_out, scratch)
         converter = ImageFolderConverter(raw.classes, held_out, to_jpeg)
-        return run(args, rest, converter, raw.sources, scratch, notices=raw.notices)
+        return run(args, converter, raw.sources, scratch, notices=raw.notices)
 
 
 def _parser() -> argparse.ArgumentParser:

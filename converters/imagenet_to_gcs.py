@@ -48,13 +48,13 @@ _ANCESTOR = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or reports a --dry-run. Returns the exit status. Raises InfeedError."""
-    parser = _parser()
-    args, rest = parsed(parser, argv)
+    args = parsed(_parser(), argv)
     console = Console(stderr=True)
-    for flag in (flag for flag in _ANCESTOR if getattr(args, flag.lstrip("-").replace("-", "_"))):
-        say(console, f"note: {flag}: {_ANCESTOR[flag]}")
+    for flag, note in _ANCESTOR.items():
+        if getattr(args, flag.lstrip("-").replace("-", "_")):
+            say(console, f"note: {flag}: {note}")
     if args.project:  # a flag of the original, which is also one of Beam's for Google Cloud runners
-        rest = [*rest, f"--project={args.project}"]
+        args.of_beam.append(f"--project={args.project}")
     splits = chosen_splits(args, SPLITS) or SPLITS
     converter = _converter(args)
     if args.schema == "tfds":
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             check_full_set(raw, splits)
         converter = dataclasses.replace(converter, validation_labels=raw.validation_labels)
         expected = {split: FULL_SET[split] for split in splits} if args.full_set else None
-        return run(args, rest, converter, raw.sources, scratch, expected=expected)
+        return run(args, converter, raw.sources, scratch, expected=expected)
 
 
 def _converter(args: argparse.Namespace) -> ImagenetConverter:

@@ -46,7 +46,7 @@ EXAMPLES = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or reports a --dry-run. Returns the exit status. Raises InfeedError."""
-    args, rest = parsed(_parser(), argv)
+    args = parsed(_parser(), argv)
     wanted = _wanted_columns(args)
     to_jpeg = to_jpeg_of(args)
     splits = chosen_splits(args, SPLITS)
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             converter = RowConverter(_all_columns(args, tables.paths), *shared)
             notices = ["columns: " + ", ".join(map(str, converter.columns)), *notices]
-    return run(args, rest, converter, tables.sources, notices=notices)
+    return run(args, converter, tables.sources, notices=notices)
 
 
 def _all_columns(args: argparse.Namespace, paths: Sequence[str]) -> tuple[Column, ...]:
@@ -158,11 +158,7 @@ def _target(args: argparse.Namespace, paths: Sequence[str]) -> tuple[Column, ...
 
 
 def _target_columns(args: argparse.Namespace) -> tuple[str, ...]:
-    return (
-        tuple(name.strip() for name in (args.target_columns or "").split(","))
-        if args.target_columns
-        else ()
-    )
+    return tuple(map(str.strip, args.target_columns.split(","))) if args.target_columns else ()
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -46,7 +46,7 @@ _BUILT_IN = ("bytes", "characters")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or reports a --dry-run. Returns the exit status. Raises InfeedError."""
-    args, rest = parsed(_parser(), argv)
+    args = parsed(_parser(), argv)
     check_number("--sequence-length", args.sequence_length, at_least=2, at_most=_LONGEST_ROW)
     check_delimiter(args.delimiter)
     splits = chosen_splits(args, SPLITS)
@@ -60,7 +60,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     info = TextInfo(_tokenizer(args), args.sequence_length, args.packing, held_out)
     return run(
         args,
-        rest,
         TextConverter(info, reading),
         texts.sources,
         notices=list(_not_read(texts.others)),

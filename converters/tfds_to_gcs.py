@@ -45,7 +45,7 @@ _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or reports a --dry-run. Returns the exit status. Raises InfeedError."""
-    args, rest = parsed(_parser(), argv)
+    args = parsed(_parser(), argv)
     dataset = DatasetName.parse(args.dataset)
     data_dir = (
         args.data_dir
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             dataset, data_dir, chosen_splits(args), scratch, args.trust_features
         )
         set_num_shards(args, sources)
-        return run(args, rest, replace(converter, check=args.check), sources, scratch)
+        return run(args, replace(converter, check=args.check), sources, scratch)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -33,7 +33,7 @@ EXAMPLES = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or reports a --dry-run. Returns the exit status. Raises InfeedError."""
-    args, rest = parsed(_parser(), argv)
+    args = parsed(_parser(), argv)
     patterns = [parse_assignment("--pattern", text) for text in args.pattern]
     check_label_options(args)
     with scratch_of(args, args.raw_data_dir) as scratch:
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.labels_file:
             labels = read_labels(args.labels_file, args.label_key, args.label_base, schema)
             converter = replace(converter, labels=labels)
-        return run(args, rest, converter, sources, scratch)
+        return run(args, converter, sources, scratch)
 
 
 def _report(schema: Schema, complete: bool) -> None:

@@ -81,9 +81,10 @@ def _check_region(region: str | None) -> None:
             "--runner=dataflow needs --region=NAME, such as us-central1; ideally that of the "
             "buckets."
         )
-    if _REGION.fullmatch(region.rpartition("-")[0]):
+    region_of_zone = region.rpartition("-")[0]
+    if _REGION.fullmatch(region_of_zone):
         raise OptionError(
-            f"--region={region} is a zone. Give its region: --region={region.rpartition('-')[0]}."
+            f"--region={region} is a zone. Give its region: --region={region_of_zone}."
         )
     if not _REGION.fullmatch(region):
         raise OptionError(
@@ -179,11 +180,11 @@ def set_defaults(job: ConversionJob, options: Any) -> None:
     google = options.view_as(GoogleCloudOptions)
     debug = options.view_as(DebugOptions)
     bucket = "/".join(job.output_dir.split("/")[:3])
-    given = google.temp_location or google.staging_location
-    google.temp_location = google.temp_location or given or f"{bucket}/infeed-dataflow/temp"
-    google.staging_location = (
-        google.staging_location or given or f"{bucket}/infeed-dataflow/staging"
-    )
+    # each is the default of the other
+    temp = google.temp_location or google.staging_location
+    staging = google.staging_location or google.temp_location
+    google.temp_location = temp or f"{bucket}/infeed-dataflow/temp"
+    google.staging_location = staging or f"{bucket}/infeed-dataflow/staging"
     google.job_name = google.job_name or _job_name(job)
     ours = {
         "infeed": "conversion",
@@ -210,8 +211,8 @@ def _set_workers(job: ConversionJob, workers: Any, debug: Any) -> None:
         debug.number_of_worker_harness_threads = threads_of(workers.machine_type)
     if workers.max_num_workers is None and workers.autoscaling_algorithm != "NONE":
         at_once = _vcpus(workers.machine_type) * debug.number_of_worker_harness_threads
-        wanted = math.ceil(_shards(job) / (at_once * _SHARDS_PER_THREAD))
-        workers.max_num_workers = max(min(wanted, MAX_WORKERS), workers.num_workers or 1)
+        enough = math.ceil(_shards(job) / (at_once * _SHARDS_PER_THREAD))
+        workers.max_num_workers = max(min(enough, MAX_WORKERS), workers.num_workers or 1)
 
 
 def _shards(job: ConversionJob) -> int:
@@ -235,8 +236,8 @@ def threads_of(machine_type: str) -> int:
 
 def _vcpus(machine_type: str) -> int:
     # n2-standard-4; n2-custom-4-16384 ends with its memory
-    found = re.search(r"-(\d+)(-\d+)?$", machine_type)
-    return int(found[1]) if found else 1
+    match = re.search(r"-(\d+)(-\d+)?$", machine_type)
+    return int(match[1]) if match else 1
 
 
 def _job_name(job: ConversionJob) -> str:

@@ -88,29 +88,29 @@ def as_ours(project: str, region: str) -> Iterator[None]:
         raise ConversionError(f"cannot reach Dataflow or stage the job: {_line(str(e))}") from e
 
 
-def _refusal(status: int, said: str, project: str, region: str) -> str:
-    says = f"The service answered ({status}): {said}"
+def _refusal(status: int, answer: str, project: str, region: str) -> str:
+    reply = f"The service answered ({status}): {answer}"
     if status == 401:
-        return f"Dataflow: no valid credentials. {_LOG_IN} {says}"
-    if re.search("has not been used|is disabled|SERVICE_DISABLED", said):
+        return f"Dataflow: no valid credentials. {_LOG_IN} {reply}"
+    if re.search("has not been used|is disabled|SERVICE_DISABLED", answer):
         return (
             f"The Dataflow API is disabled in project {project}. Enable it: `gcloud services "
-            f"enable dataflow.googleapis.com --project={project}`. {says}"
+            f"enable dataflow.googleapis.com --project={project}`. {reply}"
         )
-    if status == 429 or re.search("(?i)quota", said):
-        return f"Dataflow: a quota of project {project} in {region} is exhausted. {_QUOTA} {says}"
+    if status == 429 or re.search("(?i)quota", answer):
+        return f"Dataflow: a quota of project {project} in {region} is exhausted. {_QUOTA} {reply}"
     if status == 403:
         return (
             f"Dataflow: no permission in project {project}, or there is no such project. The "
             "account needs the roles Dataflow Developer on it and Service Account User on the "
-            f"workers' account. {says}"
+            f"workers' account. {reply}"
         )
-    if status in (400, 404) and re.search("(?i)region|location|endpoint", said):
+    if status in (400, 404) and re.search("(?i)region|location|endpoint", answer):
         return (
             f"Dataflow has no region {region}. `gcloud compute regions list` shows them: "
-            f"--region=NAME. {says}"
+            f"--region=NAME. {reply}"
         )
-    return f"Dataflow refused the job. {says}"
+    return f"Dataflow refused the job. {reply}"
 
 
 def reason_of(messages: Sequence[str]) -> str:
@@ -217,13 +217,13 @@ class _Submitted:
         """Shows new messages and keeps errors, which are not final: a later attempt may succeed."""
         token = None
         while True:
-            found, token = self._client.list_messages(
+            messages, token = self._client.list_messages(
                 self.id,
                 start_time=self._since,
                 page_token=token,
                 minimum_importance="JOB_MESSAGE_WARNING",
             )
-            for message in found:
+            for message in messages:
                 if message.id not in self._seen:
                     self._seen.add(message.id)
                     self._since = message.time

@@ -62,8 +62,9 @@ def _start_and_wait(job: ConversionJob, options: Any, _console: Console, _waitin
         reason = " ".join(f"{type(e).__name__}: {e}".split()).rstrip(".: >")
         if len(reason) > 2 * _REASON_LENGTH:  # it quotes a traceback, whose end is the cause
             reason = f"{reason[:_REASON_LENGTH]} ... {reason[-_REASON_LENGTH:]}"
-        name = options.get_all_options()["runner"]
-        raise ConversionError(f"--runner={name} {how}: {reason}. {remedy}") from e
+        raise ConversionError(
+            f"--runner={options.get_all_options()['runner']} {how}: {reason}. {remedy}"
+        ) from e
     return True
 
 
@@ -169,9 +170,10 @@ def _dask_cluster(_job: ConversionJob, options: Any) -> Iterator[None]:
     dask = options.view_as(DaskOptions)
     with contextlib.ExitStack() as stack:
         if not _is_elsewhere(options):
-            workers = options.view_as(DirectOptions).direct_num_workers
             cluster = LocalCluster(
-                n_workers=workers, threads_per_worker=1, dashboard_address="127.0.0.1:0"
+                n_workers=options.view_as(DirectOptions).direct_num_workers,
+                threads_per_worker=1,
+                dashboard_address="127.0.0.1:0",
             )
             stack.enter_context(cluster)
             dask.address = cluster.scheduler_address
@@ -187,29 +189,26 @@ def _dask_cluster(_job: ConversionJob, options: Any) -> Iterator[None]:
 def _connected(dask_options: dict[str, Any]) -> Any:
     from distributed import Client
 
-    sizes = ("npartitions", "partition_size")
-    where: dict[str, Any] = {
-        name: value for name, value in dask_options.items() if name not in sizes
-    }
-    where.setdefault("timeout", _CONNECT_SECONDS)
+    where: dict[str, Any] = {"timeout": _CONNECT_SECONDS, **dask_options}
+    for size in ("npartitions", "partition_size"):
+        where.pop(size, None)
     try:
         return Client(**where)
     except (OSError, TimeoutError, ValueError) as e:
-        address = where.get("address") or where.get("scheduler_file")
         raise ConversionError(
-            f"no Dask scheduler answers at {address}: {e}. Start one there (dask scheduler), or "
-            "leave out the address: --local-processes=N starts a cluster here."
+            "no Dask scheduler answers at "
+            f"{where.get('address') or where.get('scheduler_file')}: {e}. Start one there (dask "
+            "scheduler), or leave out the address: --local-processes=N starts a cluster here."
         ) from e
 
 
 def _check_packages(client: Any) -> None:
     """The scheduler unpickles the workers' code, so it needs our packages, too."""
-    found = {
+    specs = {
         client.scheduler.address: client.run_on_scheduler(find_spec, _PACKAGE),
         **client.run(find_spec, _PACKAGE),
     }
-    lacking = sorted(address for address, spec in found.items() if spec is None)
-    if lacking:
+    if lacking := sorted(address for address, spec in specs.items() if spec is None):
         raise ConversionError(
             f"the Dask scheduler or workers at {', '.join(lacking)} cannot import infeed. Install "
             "the packages of this environment there, and restart them."

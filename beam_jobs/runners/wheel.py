@@ -43,20 +43,17 @@ def _of_checkout(root: Path) -> tuple[str, dict[str, bytes]] | None:
         return None
     info = f"{_NAME}-{project['version']}.dist-info"
     packages = pyproject["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-    found = (path for package in packages for path in (root / package).rglob("*") if path.is_file())
     files = {
         path.relative_to(root).as_posix(): path.read_bytes()
-        for path in found
-        if not _is_cache(path)
+        for package in packages
+        for path in (root / package).rglob("*")
+        if path.is_file() and not _is_cache(path)
     }
     licenses = {
         f"{info}/licenses/{name}": (root / name).read_bytes() for name in project["license-files"]
     }
-    return project["version"], {
-        **files,
-        **licenses,
-        f"{info}/METADATA": _metadata(project).encode(),
-    }
+    metadata = {f"{info}/METADATA": _metadata(project).encode()}
+    return project["version"], files | licenses | metadata
 
 
 def _metadata(project: Mapping[str, Any]) -> str:
@@ -71,11 +68,9 @@ def _metadata(project: Mapping[str, Any]) -> str:
     ]
     extras = project["optional-dependencies"]
     for extra in extras:  # workers install none of them, but their errors name what is missing
-        lines += [f"Provides-Extra: {extra}"]
-        lines += [
-            f"Requires-Dist: {requirement}; extra == '{extra}'"
-            for requirement in packages_of([extra], extras)
-        ]
+        lines.append(f"Provides-Extra: {extra}")
+        for requirement in packages_of([extra], extras):
+            lines.append(f"Requires-Dist: {requirement}; extra == '{extra}'")
     return "\n".join(lines) + "\n"
 
 

@@ -103,9 +103,8 @@ class ImageFolderConverter:
 def _files(storage: Storage, source: Source) -> Iterator[tuple[str, File, Member]]:
     """(class or "", file to read, member of the class's folder)."""
     if source.kind != "folder":
-        yield from (
-            (class_name, source.file, member) for class_name, member in class_files(storage, source)
-        )
+        for class_name, member in class_files(source):
+            yield class_name, source.file, member
         return
     for file, member in image_records.folder_members(storage, source.uri):
         if not is_hidden(member.name) and (member.kind != "folder" or source.tag):

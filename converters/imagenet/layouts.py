@@ -39,7 +39,7 @@ from converters.raw.tars import members
 from pipeline.checks import did_you_mean
 from pipeline.errors import LabelError, RawDataError
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import Stat, Storage, join
+from pipeline.storage.storage import Stat, join
 
 TRAIN_TAR = "ILSVRC2012_img_train.tar"
 VALIDATION_TAR = "ILSVRC2012_img_val.tar"
@@ -68,17 +68,19 @@ def find_raw(
     scratch: for a .tar.gz, None forbids writing. Raises RawDataError if something is missing,
     LabelError for a class that is not in the list, OptionError."""
     storage = open_raw_data(raw_data_dir)
+    roots = (raw_data_dir, join(raw_data_dir, _KAGGLE_IMAGES))
     sources: list[Source] = []
     for split in (split for split in SPLITS if split in splits):
         tars = (join(raw_data_dir, f"{_TARS[split]}{suffix}") for suffix in ("", ".gz"))
+        folders = (join(root, name) for root in roots for name in _FOLDERS[split])
         if tar := next(filter(storage.exists, tars), None):
             sources += _in_tar(split, tar, readable(tar, scratch), synsets)
-        elif folder := _folder(storage, raw_data_dir, split):
-            sources += _in_folder(storage, split, folder, synsets)
+        elif folder := next(filter(storage.exists, folders), None):
+            sources += _in_folder(split, folder, synsets)
         else:
-            raise RawDataError(_missing(storage, raw_data_dir, split))
+            raise _missing(raw_data_dir, split)
     by_number = any(source.split == "validation" and not source.tag for source in sources)
-    labels = _validation_labels(storage, raw_data_dir, synsets) if by_number else ()
+    labels = _validation_labels(raw_data_dir, synsets) if by_number else ()
     return RawImagenet(tuple(sources), labels)
 
 
@@ -104,34 +106,24 @@ def check_full_set(raw: RawImagenet, splits: Sequence[str]) -> None:
         )
 
 
-def _folder(storage: Storage, raw_data_dir: str, split: str) -> str | None:
-    roots = (raw_data_dir, join(raw_data_dir, _KAGGLE_IMAGES))
-    return next(
-        filter(storage.exists, (join(root, name) for root in roots for name in _FOLDERS[split])),
-        None,
-    )
-
-
 def _in_tar(split: str, path: str, file: Readable, synsets: Sequence[str]) -> Iterator[Source]:
     if split == "validation":
         yield file.source(split)
         return
-    has_images = False
+    is_empty = True
     for member in members(open_storage(file.uri), file.uri, 0, file.stat.bytes):
-        has_images = True
+        is_empty = False
         synset = member.name.rsplit("/", 1)[-1].removesuffix(".tar")
         check_known(synset, synsets, f"member {member.name} of {path}")
         yield file.source(split, offset=member.offset, bytes=member.size, tag=synset)
-    if not has_images:
+    if is_empty:
         raise RawDataError(
             f"{path} has no class tars in it. Is it the original train tar, fully copied?"
         )
 
 
-def _in_folder(
-    storage: Storage, split: str, folder: str, synsets: Sequence[str]
-) -> Iterator[Source]:
-    files, classes = storage.entries(folder)
+def _in_folder(split: str, folder: str, synsets: Sequence[str]) -> Iterator[Source]:
+    files, classes = open_storage(folder).entries(folder)
     if split == "validation" and files:  # folders among them become bad records
         yield Source(split, folder, Stat(0), kind="folder")
         return
@@ -147,15 +139,13 @@ def _in_folder(
         yield Source(split, join(folder, synset), Stat(0), tag=synset, kind="folder")
 
 
-def _validation_labels(
-    storage: Storage, raw_data_dir: str, synsets: Sequence[str]
-) -> tuple[str, ...]:
+def _validation_labels(raw_data_dir: str, synsets: Sequence[str]) -> tuple[str, ...]:
     """The synset of validation image n at index n - 1."""
     plain = join(raw_data_dir, VALIDATION_LABELS)
     table = join(raw_data_dir, _KAGGLE_LABELS)
-    path = next(filter(storage.exists, (plain, table)), None)
+    path = next(filter(open_storage(raw_data_dir).exists, (plain, table)), None)
     if path is None:
-        raise RawDataError(_missing(storage, raw_data_dir, "validation"))
+        raise _missing(raw_data_dir, "validation")
     text = read_label_text(path)
     labels = tuple(text.split()) if path == plain else _in_table(path, text)
     for number, synset in enumerate(labels, start=1):
@@ -191,8 +181,8 @@ def _in_table(path: str, text: str) -> tuple[str, ...]:
     return tuple(synsets[number] for number in numbers)
 
 
-def _missing(storage: Storage, raw_data_dir: str, split: str) -> str:
-    files, folders = storage.entries(raw_data_dir)
+def _missing(raw_data_dir: str, split: str) -> RawDataError:
+    files, folders = open_storage(raw_data_dir).entries(raw_data_dir)
     needed = {
         "train": "train/<wnid>/*.JPEG",
         "validation": (
@@ -200,7 +190,7 @@ def _missing(storage: Storage, raw_data_dir: str, split: str) -> str:
             f"synset of validation image n; or Kaggle's {_KAGGLE_LABELS})"
         ),
     }[split]
-    return (
+    return RawDataError(
         f"{raw_data_dir} does not have the {split} split. It needs {_TARS[split]} (or .tar.gz), or "
         f"{needed}. Kaggle's folders may stay under {_KAGGLE_IMAGES}. It has: "
         f"{first_few([*folders, *files])}. --splits chooses the splits to convert."

@@ -15,7 +15,7 @@ from converters.raw.tars import Member, entries
 from converters.raw.zips import zip_members
 from pipeline.errors import RawDataError
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import Stat, Storage, join
+from pipeline.storage.storage import Stat, join
 
 _SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 KNOWN_SUFFIXES = (*_SUFFIXES, ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".7z", ".rar")
@@ -81,9 +81,7 @@ class Archive:
     def folders(self) -> dict[Place, _ArchiveFolder]:
         """The folders by place, without hidden ones. Reads all names. Raises RawDataError."""
         folders: dict[Place, _ArchiveFolder] = {(): _ArchiveFolder()}
-        for place, member in _members(
-            open_storage(self.file.uri), self.file.uri, self.kind, self.name
-        ):
+        for place, member in _members(self.file.uri, self.kind, self.name):
             if any(map(is_hidden, place)):
                 continue
             folder = (place if member.kind == "folder" else place[:-1])[:_MAX_DEPTH]
@@ -134,14 +132,14 @@ def open_archive(path: str, scratch: Scratch | None) -> Archive:
     return Archive(path, readable(path, scratch))
 
 
-def class_files(storage: Storage, source: Source) -> Iterator[tuple[str, Member]]:
+def class_files(source: Source) -> Iterator[tuple[str, Member]]:
     """(class, member) of the contents of a source's class folders; files next to these have class
     "".
 
     Members have their base names. Folders inside class folders are of kind "folder"."""
     root = tuple(source.tag.split("/")) if source.tag else ()
     nested: set[Place] = set()
-    for path, member in _members(storage, source.uri, source.kind, source.uri):
+    for path, member in _members(source.uri, source.kind, source.uri):
         place = path[len(root) :]
         if path[: len(root)] != root or not place or any(map(is_hidden, place[:2])):
             continue
@@ -154,7 +152,8 @@ def class_files(storage: Storage, source: Source) -> Iterator[tuple[str, Member]
             yield place[0], Member(place[1], member.offset, 0, "folder")
 
 
-def _members(storage: Storage, uri: str, kind: str, name: str) -> Iterator[tuple[Place, Member]]:
+def _members(uri: str, kind: str, name: str) -> Iterator[tuple[Place, Member]]:
+    storage = open_storage(uri)
     members = (
         zip_members(storage, uri)
         if kind == "zip"

@@ -27,6 +27,7 @@ from pipeline.checks import did_you_mean
 from pipeline.errors import OptionError, RawDataError
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Labels, Schema
+from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, join, uncompressed
 
 SPLITS = ("train", "test")
@@ -57,11 +58,11 @@ def find_idx(
     labels = {}
     for split in splits_found:
         path = join(raw_data_dir, files[split, "images"])
-        header = ImagesHeader.parse(_begin(storage, path, _HEADER_BYTES), path)
+        header = ImagesHeader.parse(_begin(path, _HEADER_BYTES), path)
         if not path.endswith(".gz"):
             header.check_size(storage.stat(path).bytes, path)
         name = files.get((split, "labels"))
-        labels[split] = _labels(storage, raw_data_dir, name, header.count, path)
+        labels[split] = _labels(raw_data_dir, name, header.count, path)
         if split in chosen_splits:
             file = readable(path, scratch)
             header.check_size(file.stat.bytes, path)
@@ -105,9 +106,7 @@ def _files(
     return next(iter(sets.values()))
 
 
-def _labels(
-    storage: Storage, raw_data_dir: str, name: str | None, images: int, images_path: str
-) -> bytes:
+def _labels(raw_data_dir: str, name: str | None, images: int, images_path: str) -> bytes:
     if name is None:
         labels_name = (
             images_path.rsplit("/", 1)[-1].replace("images", "labels").replace("idx3", "idx1")
@@ -116,7 +115,7 @@ def _labels(
             f"{raw_data_dir} has no labels for {images_path}. It needs {labels_name}."
         )
     path = join(raw_data_dir, name)
-    data = _begin(storage, path, _LABELS_HEADER_BYTES + images + 1)
+    data = _begin(path, _LABELS_HEADER_BYTES + images + 1)
     (count,) = _header(data, ">2I", _LABELS_MAGIC, f"{path} is not an idx file of labels")
     num_labels = len(data) - _LABELS_HEADER_BYTES
     if count != images:
@@ -132,9 +131,9 @@ def _labels(
     return data[_LABELS_HEADER_BYTES:]
 
 
-def _begin(storage: Storage, path: str, size: int) -> bytes:
+def _begin(path: str, size: int) -> bytes:
     """The first bytes of a file, up to `size`, uncompressed."""
-    with uncompressed(storage, path) as file:
+    with uncompressed(open_storage(path), path) as file:
         return file.read(size)
 
 
@@ -231,9 +230,9 @@ class IdxConverter:
                 "width": np.full(len(numbers), header.width),
             }
             ranges = (_HEADER_BYTES, header.image_bytes)
-            stem = f"{source.split}/"
-            classes = len(self.names)
-            yield pixel_rows(source.file, stem, numbers, ranges, columns=columns, classes=classes)
+            yield pixel_rows(
+                source.file, f"{source.split}/", numbers, ranges, columns, len(self.names)
+            )
 
     def record_bytes(self, refs: References) -> np.ndarray:
         """See Converter. Assumes PNGs as large as their pixels."""

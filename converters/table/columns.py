@@ -112,8 +112,11 @@ class Column:
         if self.required and self.kind == "text":
             return text_cell(self.name, cell).encode()
         if self.kind in ("text", "bytes"):
-            same = b"" if cell is None else cell if self.kind == "bytes" else None
-            return same if isinstance(same, bytes) else document_cell(self.name, cell)
+            if cell is None:
+                return b""
+            if self.kind == "bytes" and isinstance(cell, bytes):
+                return cell
+            return document_cell(self.name, cell)
         if self.missing is not None and is_missing(cell):
             cell = self.missing
         if self.kind in ("float32", "int64"):
@@ -149,7 +152,7 @@ def features_of(columns: Iterable[Column]) -> dict[str, Feature]:
 
 
 def values_of(
-    columns: Iterable[Column], cells: Mapping[str, Any], jpeg: Callable[[Any], bytes] = bytes
+    columns: Iterable[Column], cells: Mapping[str, Any], jpeg: Callable[[Any], bytes]
 ) -> dict[str, Value]:
     """A value for each of these features. Raises ValueError, whatever jpeg raises."""
     return {column.feature_key: column.value(cells, jpeg) for column in columns}

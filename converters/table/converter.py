@@ -25,7 +25,8 @@ from pipeline.raw.jpeg import Jpeg
 from pipeline.raw.rows import TableRow, table_rows
 from pipeline.shards.example import Value, encode_example
 from pipeline.shards.schema import Labels, Schema
-from pipeline.storage.storage import Stat, Storage, in_parallel, join
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import Storage, in_parallel, join
 
 _ROWS_PER_BATCH = 4096
 _BYTES_AROUND_VALUE = 11  # tags and lengths of a feature, without key and value
@@ -85,7 +86,7 @@ class ImageTableConverter:
             if is_of(source.split, ref.key.removeprefix(f"{source.split}/"), self.held_out)
         )
         while batch := list(itertools.islice(rows_of_split, _ROWS_PER_BATCH)):
-            yield References.of(in_parallel(lambda each: _at_image(storage, *each), batch))
+            yield References.of(in_parallel(lambda each: _at_image(*each), batch))
 
     def _reference(self, source: Source, row: TableRow) -> tuple[str, Reference]:
         """The place of the row, and a reference to it."""
@@ -186,23 +187,28 @@ _BYTES_AROUND_IMAGE = len(
 )
 
 
-def _at_image(storage: Storage, place: str, ref: Reference) -> Reference:
+def _at_image(place: str, ref: Reference) -> Reference:
     if ref.error:
         return ref
-    file = find_image(storage, ref.file.uri, ref.text("image").decode())
+    file = find_image(ref.file.uri, ref.text("image").decode())
     if isinstance(file, str):
         return replace(ref, error=f"{place}: {file}")
     return replace(ref, file=file, offset=0, size=file.stat.bytes)
 
 
-def find_image(storage: Storage, table: str, name: str) -> File | str:
-    """The file of an image that a row of the table names, or the error."""
+def find_image(table: str, name: str) -> File | str:
+    """The file of an image that a row of the table names, or the error. Raises StorageError if a
+    bucket cannot be reached."""
+    storage = open_storage(table)
     try:
         uri = _absolute(table, name)
     except ValueError as e:
         return str(e)
-    stat = _stat(storage, uri)
-    if stat is None:
+    try:
+        stat = storage.stat(uri)
+    except StorageError:
+        if storage.remote and storage.exists(uri):
+            raise
         # not the absolute path: errors are part of plan digests
         return f"no file {name!r} can be found"
     return member_error(Member(uri, 0, stat.bytes, "file")) or File(uri, stat)
@@ -220,19 +226,9 @@ def _absolute(table: str, name: str) -> str:
             )
         uri = name
     else:
-        beside = posixpath.normpath(join(posixpath.dirname(path) or ".", name))
-        uri = f"{scheme}://{beside}" if scheme else beside
+        uri = posixpath.normpath(join(posixpath.dirname(path) or ".", name))
+        uri = f"{scheme}://{uri}" if scheme else uri
     match = _OBJECT.fullmatch(uri)
     if scheme and not (match and len(match[1].encode()) <= _MAX_OBJECT_NAME_BYTES):
         raise ValueError(f"{name!r} cannot be the name of a file in a bucket")
     return uri
-
-
-def _stat(storage: Storage, uri: str) -> Stat | None:
-    """None if there is no such file. Raises StorageError if a bucket cannot be reached."""
-    try:
-        return storage.stat(uri)
-    except StorageError:
-        if storage.remote and storage.exists(uri):
-            raise
-        return None

@@ -111,11 +111,10 @@ class RowConverter:
         """The image in a cell, or in the file that it names. Raises ValueError, Reject."""
         data = cell.get("bytes") or cell.get("path") if isinstance(cell, Mapping) else cell
         if isinstance(data, str) and data:
-            storage = open_storage(table)
-            file = find_image(storage, table, data)
+            file = find_image(table, data)
             if isinstance(file, str):
                 raise ValueError(file)
-            data = storage.read(file.uri)
+            data = open_storage(table).read(file.uri)
         if not isinstance(data, bytes):
             raise ValueError(
                 f"an image is {data!r:.60}; it must be the path of a file, or its bytes"

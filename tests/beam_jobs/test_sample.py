@@ -117,11 +117,11 @@ def test_a_small_split_is_sampled_whatever_the_ranks_of_its_records(job):
 def test_which_of_two_rows_with_one_key_is_sampled_does_not_depend_on_their_order(job):
     ref = next(iter(rows(job)))
     twice = [dataclasses.replace(ref, columns={**ref.columns, "label": label}) for label in (2, 1)]
-    offered = [[Candidate(5, "same", 10, each)] for each in twice]
+    offered = [[Candidate(5, 10, each)] for each in twice]
     assert lowest(offered) == lowest(offered[::-1])
 
 
 def test_the_sample_takes_the_records_of_lowest_rank_whatever_their_size(job):
     ref = next(iter(rows(job)))
-    offered = [Candidate(rank, f"{rank}", 5000 - rank, ref) for rank in range(1000)]
+    offered = [Candidate(rank, 5000 - rank, ref) for rank in range(1000)]
     assert [each.rank for each in lowest([offered[::2], offered[1::2]])] == list(range(256))
