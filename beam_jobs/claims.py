@@ -85,7 +85,12 @@ def check_claim(plan: SplitPlan) -> None:
         _resume(plan, old)
     elif not job.overwrite:
         new = Claim.of(plan)
-        change = _changed_source(old, new) or _first_change(plan, old)
+        changed_sources = (
+            f"{name} has changed"
+            for name, version in new.sources.items()
+            if old.sources.get(name, version) != version
+        )
+        change = next(changed_sources, "") or _first_change(plan, old)
         reason = (
             f"In the raw data, {change}"
             if change
@@ -99,8 +104,8 @@ def check_claim(plan: SplitPlan) -> None:
 
 
 def claim(plan: SplitPlan) -> None:
-    """Claims the split for this plan, after check_claim of all splits of its job. Raises like
-    that."""
+    """Claims the split for this plan, after check_claim of all splits of its job. Raises what
+    check_claim raises."""
     new = Claim.of(plan)
     if plan.job.output.create(_path(plan), sealed_line(dataclasses.asdict(new))):
         return
@@ -174,22 +179,11 @@ def renew_claim(plan: SplitPlan) -> None:
         _publish(plan, Claim.of(plan))
 
 
-def _changed_source(old: Claim, new: Claim) -> str:
-    """Describes the first raw file that differs between the claims; "" if none of their common
-    files does."""
-    changes = (
-        f"{name} has changed"
-        for name, version in new.sources.items()
-        if old.sources.get(name, version) != version
-    )
-    return next(changes, "")
-
-
 def _first_change(plan: SplitPlan, old: Claim) -> str:
     """Describes the first change to rows of an old plan's finished shards; "" if they match the
     current raw data.
 
-    It scans the raw data again, in one process, so it runs only when a claim shows that something
+    Scans the raw data again, in one process, so it runs only when a claim shows that something
     changed. If the plan differs, also reports a new file, or how many records are gone."""
     job = plan.job
     receipts = receipts_of(plan, old.num_shards)
@@ -280,7 +274,7 @@ def _files_of(split: str) -> Sequence[str]:
 
 
 def read_claim(job: ConversionJob, split: str) -> Claim:
-    """Raises ConversionError if the claim is damaged."""
+    """The claim on a split. Raises ConversionError if it is damaged."""
     path = job.path(naming.plan_file(split))
     return read_sealed(JsonFile(path, ConversionError, _MEND), job.output.read(path), Claim)
 

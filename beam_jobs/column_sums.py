@@ -23,8 +23,8 @@ _BATCH_BYTES = 1 << 20  # of records that are parsed together
 
 @dataclass
 class ColumnSums:
-    """total * 2**_BITS and squares * 4**_BITS are integers. classes: the count of each number,
-    instead of the sums."""
+    """Sums over the values of a column. total * 2**_BITS and squares * 4**_BITS are integers.
+    classes: the count of each number, instead of the sums."""
 
     count: Count = 0
     missing: Count = 0
@@ -36,8 +36,8 @@ class ColumnSums:
 
     @staticmethod
     def of(values: np.ndarray, *, classes: bool) -> "ColumnSums":
-        """values: float32, in which NaN is missing; integers; or numbers of classes, which are
-        missing below 0."""
+        """The sums of values. These are float32, in which NaN is missing; integers; or numbers of
+        classes, which are missing below 0."""
         present = values[values >= 0 if classes else ~np.isnan(values)]
         counts = len(present), values.size - len(present)
         if classes:
@@ -57,7 +57,7 @@ class ColumnSums:
         self.classes = dict(Counter(self.classes) + Counter(other.classes))
 
     def statistics(self, names: Sequence[str] = ()) -> ColumnStatistics:
-        """names: of the classes, if it has classes."""
+        """The statistics that these sums give. names: of the classes, if it has classes."""
         if names:
             classes = {name: self.classes.get(str(number), 0) for number, name in enumerate(names)}
             return ColumnStatistics(self.count, self.missing, categories=classes)
@@ -84,7 +84,7 @@ class RecordSums:
         self._columns = defaultdict[str, ColumnSums](ColumnSums)
 
     def add(self, payload: Sequence[bytes]) -> None:
-        """payload: of a record, in pieces."""
+        """Adds a record. payload: its pieces."""
         if self._parse:
             self._records.append(b"".join(payload))
             self._bytes += len(self._records[-1])
@@ -92,7 +92,7 @@ class RecordSums:
                 self.columns()
 
     def columns(self) -> dict[str, ColumnSums]:
-        """Those of all records."""
+        """The sums of each column, over all records."""
         if self._parse and self._records:
             for key, column in self._parse(self._records).items():
                 values = column.values if isinstance(column, Ragged) else column.ravel()

@@ -82,7 +82,7 @@ class Verdict:
 
 
 def _read(storage: Storage, path: str) -> Verdict:
-    """Raises ConversionError if it is damaged."""
+    """The verdict in a file. Raises ConversionError if it is damaged."""
     return read_sealed(JsonFile(path, ConversionError, _MEND), storage.read(path), Verdict)
 
 

@@ -47,9 +47,9 @@ class Source:
 
     split: that its records belong to. uri, stat: of the entire file; a change between scan and
     gather is an error. offset, bytes: of the range. tag: for the converter, such as the class.
-    kind: a folder has no bytes of its own. origin: of a temporary file, the compressed file it was
-    made from, whose stamp is in `stat`. group: of many small files that are scanned one after the
-    other, all of them, as group_of encodes them; uri is that of the first."""
+    kind: a folder has no bytes of its own. origin: the compressed file that a temporary file was
+    made from, whose stamp is in `stat`. group: many small files that are scanned one after the
+    other, as group_of encodes them; uri is that of the first."""
 
     split: str
     uri: str
@@ -96,7 +96,7 @@ class Converted:
 
 
 class _AnyConverter(Protocol):
-    """What both kinds of converters state of their records, and do with them."""
+    """What both kinds of converters state about their records, and do with them."""
 
     @property
     def name(self) -> str:
@@ -195,7 +195,7 @@ class Packer(_AnyConverter, Protocol):
         ...
 
     def files(self) -> Mapping[str, bytes]:
-        """Name -> content of files to publish next to the manifest, which readers need."""
+        """Files to publish next to the manifest, which readers need: name -> content."""
         ...
 
 
@@ -251,7 +251,7 @@ class ConversionJob:
 
     @property
     def files(self) -> Mapping[str, bytes]:
-        """Name -> content of files to publish next to the manifest."""
+        """Files to publish next to the manifest, which readers need: name -> content."""
         return self.converter.files() if isinstance(self.converter, Packer) else {}
 
     @property

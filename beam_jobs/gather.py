@@ -154,40 +154,29 @@ def _finished(plan: SplitPlan, shard: int, refs: References) -> Receipt | None:
     rows = raw_rows(job.seed, plan.split, refs)
     if by_bytes:
         rows["crc32c"] = raw_crcs(job, refs)
-    column = "crc32c" if by_bytes else "version"
-    if changed := _first_other(before[["rank", column]], rows[["rank", column]], refs):
-        _refuse_other_bytes(plan, receipt, changed)
+    columns = ["rank", "crc32c" if by_bytes else "version"]
+    changed = refs
+    if len(before) == len(rows):
+        changed = refs.take(before[columns] != rows[columns])
+    if len(changed):
+        # After a run that stopped at an older shard, shard and claim are of different raw data.
+        if (
+            by_bytes
+            and not job.overwrite
+            and read_claim(job, plan.split).raw_checksum == receipt.raw_checksum
+        ):
+            raise RawDataError(
+                f"{job.output_dir} holds split {plan.split!r} of other raw data: "
+                f"{name_of(job, next(iter(changed)).file.uri)} has other bytes than when "
+                f"{plan.shard_file(shard)} was written. Restore it, give another directory, or "
+                "replace the shards with --overwrite --verify-existing."
+            )
         return None
-    encoded = base64.b64encode((rows if by_bytes else before).tobytes()).decode()
-    renewed = dataclasses.replace(receipt, raw=encoded, raw_checksum=plan.raw_checksum)
+    raw = base64.b64encode((rows if by_bytes else before).tobytes()).decode()
+    renewed = dataclasses.replace(receipt, raw=raw, raw_checksum=plan.raw_checksum)
     if renewed != receipt:
         renewed.write(job)
     return renewed
-
-
-def _first_other(before: np.ndarray, rows: np.ndarray, refs: References) -> Reference | None:
-    """The first row that has changed."""
-    if len(before) != len(rows):
-        return next(iter(refs), None)
-    return next(iter(refs.take(before != rows)), None)
-
-
-def _refuse_other_bytes(plan: SplitPlan, receipt: Receipt, changed: Reference) -> None:
-    """Does nothing if shard and claim are of different raw data, as after a run that stopped at an
-    older shard."""
-    job = plan.job
-    if (
-        not job.verify_existing
-        or job.overwrite
-        or read_claim(job, plan.split).raw_checksum != receipt.raw_checksum
-    ):
-        return
-    raise RawDataError(
-        f"{job.output_dir} holds split {plan.split!r} of other raw data: "
-        f"{name_of(job, changed.file.uri)} has other bytes than when "
-        f"{plan.shard_file(receipt.shard)} was written. Restore it, give another directory, or "
-        "replace the shards with --overwrite --verify-existing."
-    )
 
 
 def _holds(plan: SplitPlan, receipt: Receipt, refs: References) -> bool:

@@ -90,8 +90,8 @@ def pipeline_of(job: ConversionJob, options: Any) -> beam.Pipeline:
 
 
 def _groups(job: ConversionJob) -> list[list[tuple[int, Source]]]:
-    """Numbered sources. Those in buckets form groups of 16 to scan in parallel, as such scans
-    mostly wait."""
+    """The numbered sources, in groups. Those in buckets form groups of 16 to scan in parallel, as
+    such scans mostly wait."""
     numbered = list(enumerate(job.sources))
     if isinstance(job.converter, Packer):  # limited by the CPU, and with much in memory
         return [[each] for each in numbered]

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +28,7 @@ from beam_jobs.converter import ConversionJob, Packer, Source, Waiting
 from beam_jobs.ledger import check_expected, parse_receipt
 from beam_jobs.packed_files import scanned
 from beam_jobs.plan import (
+    BucketSums,
     SplitPlan,
     add_sums,
     by_bucket,
@@ -61,9 +62,9 @@ class SplitPreview:
     split: str
     plan_digest: str
     records: int
-    rejected: tuple[str, ...]  # "key: error", as far as the scan can tell
-    shard_bytes: tuple[int, ...]  # predicted
-    warnings: tuple[str, ...]
+    rejected: Sequence[str]  # "key: error", as far as the scan can tell
+    shard_bytes: Sequence[int]  # predicted
+    warnings: Sequence[str]
 
 
 def dry_run(job: ConversionJob, console: Console) -> bool:
@@ -117,15 +118,28 @@ def preview(job: ConversionJob) -> Iterator[SplitPreview]:
             empty += [] if batches else [source]
             for bucket, refs in batches:
                 pieces[bucket].append(refs)
-        sums = {
-            bucket: add_sums(measure(job.converter, refs) for refs in batch)
-            for bucket, batch in pieces.items()
-        }
+        sums = dict[int, BucketSums]()
+        for bucket, batch in pieces.items():
+            sums[bucket] = add_sums(measure(job.converter, refs) for refs in batch)
         check_expected(job, split, add_sums(sums.values()).records)
         offered = (candidates(job, split, refs) for batch in pieces.values() for refs in batch)
         plan = SplitPlan(job, split, sums, convert_sample(job, lowest(offered)))
         check_size(plan)
-        yield _of_plan(plan, pieces, empty_folders(split, empty))
+        shard_bytes, shard_records = np.zeros((2, plan.num_shards), np.int64)
+        rejected = []
+        for bucket, batch in sorted(pieces.items()):
+            for shard, refs in plan.assign(bucket, batch):
+                shard_bytes[shard] += framed_bytes(job.converter, refs).sum()
+                shard_records[shard] += refs.good.sum()
+                rejected += [printable(f"{ref.key}: {ref.error}") for ref in refs.take(~refs.good)]
+        yield SplitPreview(
+            split,
+            plan.digest,
+            int(shard_records.sum()),
+            sorted(rejected),
+            list(map(plan.sampled.scaled, shard_bytes.tolist())),
+            [*empty_folders(split, empty), *empty_shards(plan, shard_records.tolist())],
+        )
 
 
 def _scan(job: ConversionJob, source: Source) -> list[tuple[int, References]]:
@@ -134,27 +148,6 @@ def _scan(job: ConversionJob, source: Source) -> list[tuple[int, References]]:
         for refs in scanned(job, source, write=False)
         for piece in by_bucket(job, source.split, refs)
     ]
-
-
-def _of_plan(
-    plan: SplitPlan, pieces: dict[int, list[References]], warnings: Iterable[str]
-) -> SplitPreview:
-    shard_bytes, shard_records = np.zeros((2, plan.num_shards), np.int64)
-    rejected = []
-    for bucket, batch in sorted(pieces.items()):
-        for shard, refs in plan.assign(bucket, batch):
-            shard_bytes[shard] += framed_bytes(plan.job.converter, refs).sum()
-            shard_records[shard] += refs.good.sum()
-            rejected += [printable(f"{ref.key}: {ref.error}") for ref in refs.take(~refs.good)]
-    scaled = tuple(plan.sampled.scaled(size) for size in shard_bytes.tolist())
-    return SplitPreview(
-        plan.split,
-        plan.digest,
-        int(shard_records.sum()),
-        tuple(sorted(rejected)),
-        scaled,
-        (*warnings, *empty_shards(plan, shard_records.tolist())),
-    )
 
 
 def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO_ITS_END) -> None:

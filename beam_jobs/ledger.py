@@ -32,7 +32,8 @@ class Rejected(LedgerLine):
 
     @staticmethod
     def of(ref: Reference, stage: str, error: str) -> "Rejected":
-        """Names are escaped where they are not UTF-8, because the ledger is."""
+        """The entry of a row. Names are escaped if they are not UTF-8, because the ledger is
+        UTF-8."""
         return Rejected(escaped(ref.key), escaped(ref.file.uri), ref.offset, stage, error)
 
 
@@ -59,7 +60,7 @@ class Receipt:
     raw_checksum: str | None  # of all raw files of the split at that time: see SplitPlan
 
     def index_rows(self) -> np.ndarray:
-        """uint32 [records, 2]."""
+        """The index of the shard's records: uint32 [records, 2]."""
         return np.frombuffer(base64.b64decode(self.index), "<u4").reshape(-1, 2)
 
     def write(self, job: ConversionJob) -> None:
@@ -75,7 +76,7 @@ class Receipt:
 
 @dataclass
 class Ledger:
-    """What is in records: those of a shard that is being written, or those of all shards of a
+    """The contents of records: those of a shard that is being written, or those of all shards of a
     split, in their order."""
 
     records: int = 0
@@ -105,7 +106,7 @@ class Ledger:
 
 
 def parse_receipt(data: bytes) -> Receipt | None:
-    """None if the receipt is damaged: its shard is then written again."""
+    """The receipt; None if it is damaged: its shard is then written again."""
     try:
         return read_sealed(_FILE, data, Receipt)
     except ConversionError:
@@ -196,8 +197,8 @@ class SourceSummary:
 
 @dataclass(frozen=True)
 class Written:
-    """A finished shard, as gather announces it to commit. What is in it is in its receipt, of the
-    same crc32c."""
+    """A finished shard, as gather announces it to commit. Its receipt, of the same crc32c, states
+    its contents."""
 
     split: str
     shard: int
@@ -282,10 +283,11 @@ def _miscounted(
 
 
 def prove(plan: SplitPlan, written: Sequence[Written]) -> Ledger:
-    """The ledger of a split, once it is proven that every record that was planned is in it.
+    """The ledger of a split, once it is proven that every planned record is in it.
 
-    written: in the order of shards. LostDataError if shards or records were lost or repeated;
-    ConversionError unless each shard has a receipt of this plan, and the bytes that it states."""
+    written: in the order of shards. Raises LostDataError if shards or records were lost or
+    repeated; ConversionError unless each shard has a receipt of this plan, and the bytes that it
+    states."""
     arrived = [each.shard for each in written]
     _refuse_lost(plan.split, _miscounted("shard", arrived, range(plan.num_shards), str))
     ledger = Ledger()

@@ -20,10 +20,10 @@ def on_loopback() -> Iterator[None]:
     """gRPC servers created in the block listen on loopback instead of on every interface."""
     import grpc
 
-    made = grpc.server
+    original = grpc.server
 
     def server(*args, **kwargs):
-        new = made(*args, **kwargs)
+        new = original(*args, **kwargs)
         bind = new.add_insecure_port
         new.add_insecure_port = lambda address: bind(address.replace("[::]:", "localhost:"))
         return new
@@ -32,7 +32,7 @@ def on_loopback() -> Iterator[None]:
     try:
         yield
     finally:
-        grpc.server = made
+        grpc.server = original
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def scanned(job: ConversionJob, source: Source, *, write: bool = True) -> Iterat
 
 
 def is_packed(job: ConversionJob, uri: str) -> bool:
-    """Whether a file that is referred to is a packed file."""
+    """Whether a row refers to a packed file."""
     return isinstance(job.converter, Packer) and uri.startswith(job.path("_scratch/"))
 
 
@@ -50,7 +50,7 @@ def source_of_packed(job: ConversionJob, uri: str) -> str:
 
 
 def check_record(ref: Reference, data: bytes) -> None:
-    """Raises RawDataError unless data is the record of a packed file that is referred to."""
+    """Raises RawDataError unless data is the record of a packed file that a row refers to."""
     if crc32c(data) != ref.columns[CRC32C]:
         raise RawDataError(
             f"{ref.file.uri} is damaged at byte {ref.offset}. Remove it, and run the command again."
@@ -58,8 +58,8 @@ def check_record(ref: Reference, data: bytes) -> None:
 
 
 def remove_packed_files(job: ConversionJob, split: str, *, of_job: bool = False) -> None:
-    """Removes those of a split, also what earlier plans and killed workers left; of_job: only those
-    of this plan."""
+    """Removes the packed files of a split, also those that earlier plans and killed workers left.
+    of_job: only those of this plan."""
     if not isinstance(job.converter, Packer):
         return
     directory = job.path("_scratch")
@@ -95,7 +95,7 @@ def _packed(
 
 
 def _name(job: ConversionJob, source: Source) -> str:
-    """The name of its packed files, without their number."""
+    """The name of a source's packed files, without their number."""
     fields = json.dumps(dict(job.converter.digest_fields()), sort_keys=True)
     files = (f"{file.uri}\0{file.stat.bytes}\0{file.stat.version}" for file in files_of(source))
     place = f"{source.split}\0{source.offset}\0{source.bytes}"
@@ -124,7 +124,7 @@ def _table(source: Source, pack: Pack) -> dict[str, np.ndarray]:
 
 
 def _zipped(table: Mapping[str, np.ndarray]) -> bytes:
-    """A zip, which has a checksum of each column, and its length."""
+    """The table as a zip, which has a checksum of each column, followed by its length."""
     file = io.BytesIO()
     np.savez(file, allow_pickle=False, **table)
     data = file.getvalue()

@@ -65,13 +65,14 @@ def framed_bytes(converter: Converter | Packer, refs: References) -> np.ndarray:
 
 
 def add_sums(sums: Iterable[BucketSums]) -> BucketSums:
-    """The total. Sizes and numbers of records are added as digests are, which wrap around far above
+    """The total. Sizes and numbers of records are added like digests, which wrap around far above
     them."""
     return BucketSums(*map(add_digests, zip(*sums, strict=True)))
 
 
 def _keys_with_versions(refs: References) -> Iterator[bytes]:
-    """Includes the keys, so that swapping two files changes the digest."""
+    """The keys, each followed by the version of its raw file: swapping two files changes the
+    digest."""
     versions = [file.stat.version for file in refs.files]
     for key, file in zip(refs.key.tolist(), refs.file.tolist(), strict=True):
         if versions[file]:
@@ -121,8 +122,8 @@ def lowest(groups: Iterable[Sequence[Candidate]]) -> list[Candidate]:
 
 
 def _place(candidate: Candidate) -> tuple[Any, ...]:
-    """The sort key. Rows with the same key compare by their content, so their order of arrival does
-    not matter."""
+    """The sort key of a candidate. Rows with the same key compare by their content, so their order
+    of arrival does not matter."""
     ref = candidate.ref
     return (
         candidate.rank,

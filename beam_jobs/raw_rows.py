@@ -65,10 +65,9 @@ def check_unchanged(job: ConversionJob, refs: References) -> None:
         before = file.stat._replace(stamp=None) if file.uri in temporary else file.stat
         if stat.agrees_with(before):
             continue
-        same = Stat(stat.bytes, stat.crc32c).agrees_with(before)
         what = (
             "was written again since it was scanned"
-            if same
+            if Stat(stat.bytes, stat.crc32c).agrees_with(before)
             else f"has {stat}; it had {before} when it was scanned"
         )
         raise RawDataError(

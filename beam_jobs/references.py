@@ -8,6 +8,7 @@ import pickle
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
@@ -77,9 +78,7 @@ class References:
         rows = [bounded(row) for row in rows]
         files = tuple(dict.fromkeys(row.file for row in rows))
         number = {file: i for i, file in enumerate(files)}
-        columns = (
-            {name: [row.columns[name] for row in rows] for name in rows[0].columns} if rows else {}
-        )
+        cells = [row.columns for row in rows] or [{}]
         return References(
             files=files,
             key=column(row.key for row in rows),
@@ -87,7 +86,7 @@ class References:
             offset=np.array([row.offset for row in rows], np.int64),
             size=np.array([row.size for row in rows], np.int64),
             error=column(row.error for row in rows),
-            columns={name: column(cells) for name, cells in columns.items()},
+            columns={name: column(map(itemgetter(name), cells)) for name in cells[0]},
         )
 
     @staticmethod
@@ -96,8 +95,8 @@ class References:
         return References(files=(file,), file=np.zeros(len(arrays["key"]), np.int32), **arrays)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Compressed: runners keep several pickled copies of each row in memory, which shrink to a
-        seventh."""
+        """The compressed rows: runners keep several pickled copies of each row in memory, which
+        shrink to a seventh."""
         values = tuple(getattr(self, field.name) for field in fields(self))
         return _unpickled, (zlib.compress(pickle.dumps(values, pickle.HIGHEST_PROTOCOL), _LEVEL),)
 
@@ -173,18 +172,17 @@ def concat(batches: Sequence[References]) -> References:
     for batch in batches:
         numbers = np.array([files.setdefault(f, len(files)) for f in batch.files], np.int32)
         file.append(numbers[batch.file])
+    columns = [batch.columns for batch in batches]
     return References(
         files=tuple(files),
         file=np.concatenate(file),
-        columns={
-            name: np.concatenate([b.columns[name] for b in batches]) for name in batches[0].columns
-        },
-        **{name: np.concatenate([getattr(b, name) for b in batches]) for name in _ARRAYS},
+        columns={name: np.concatenate([*map(itemgetter(name), columns)]) for name in columns[0]},
+        **{name: np.concatenate([*map(attrgetter(name), batches)]) for name in _ARRAYS},
     )
 
 
 def escaped(name: str) -> str:
-    """A name from raw data as written in receipts and in the ledger."""
+    """A name from raw data, as receipts and the ledger state it."""
     return name.encode("utf-8", "backslashreplace").decode()
 
 

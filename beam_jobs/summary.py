@@ -50,8 +50,8 @@ def check_places(raw_data: str, output_dir: str) -> None:
 
 
 def check_size(plan: SplitPlan) -> None:
-    """Raises ConversionError if there are no records, or --target-shard-bytes would produce more
-    shards than them."""
+    """Raises ConversionError if there are no records, or if --target-shard-bytes would give more
+    shards than records."""
     job = plan.job
     records = plan.total.records
     if not records:

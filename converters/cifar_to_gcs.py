@@ -30,8 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parsed(parser, argv)
     splits = chosen_splits(args, SPLITS)
     with scratch_of(args, args.raw_data_dir) as scratch:
-        converter, sources = find_cifar(args.raw_data_dir, splits, scratch)
-        return run(args, converter, sources, scratch)
+        return run(args, *find_cifar(args.raw_data_dir, splits, scratch), scratch)
 
 
 if __name__ == "__main__":

@@ -63,8 +63,11 @@ def conversion_parser(
         )
     if fraction:
         for split in ("validation", "test"):
-            help_text = f"{fraction}, becomes the {split} split, the rest train (0: none)"
-            parser.add_argument(f"--{split}-fraction", type=float, help=help_text)
+            parser.add_argument(
+                f"--{split}-fraction",
+                type=float,
+                help=f"{fraction}, becomes the {split} split, the rest train (0: none)",
+            )
     add_options(parser)
     return parser
 
@@ -150,9 +153,9 @@ def run(
     if not sources:
         raise OptionError("nothing to convert: the raw data has none of the chosen splits.")
     job = ConversionJob(
-        converter=converter,
-        sources=tuple(sources),
-        output_dir=args.output,
+        converter,
+        tuple(sources),
+        args.output,
         target_shard_bytes=parse_bytes(args.target_shard_bytes),
         num_shards=num_shards,
         seed=args.seed,
@@ -185,11 +188,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--seed", type=int, default=0, help="determines the order of records (default: 0)"
     )
     again = parser.add_argument_group("an output directory that already contains shards")
-    overwrite = (
-        "replace splits written with other options or from other raw data; removes exactly their "
-        "files"
+    again.add_argument(
+        "--overwrite",
+        action="store_true",
+        help=(
+            "replace splits written with other options or from other raw data; removes exactly "
+            "their files"
+        ),
     )
-    again.add_argument("--overwrite", action="store_true", help=overwrite)
     again.add_argument(
         "--verify-existing",
         action="store_true",
@@ -239,7 +245,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def beam_options(args: argparse.Namespace, rest: Sequence[str]):
-    """Beam's PipelineOptions for the chosen runner. Raises OptionError for options that do not fit
+    """Beam's PipelineOptions for the chosen runner. Raises OptionError for options that do not suit
     it."""
     PipelineOptions = _beam(args, rest)
     preset = find_runner(args.runner)

@@ -85,8 +85,9 @@ def write_raw(out: Path, seed: int = 0) -> Mapping[str, int]:
                 f"{path} exists and has other contents. Give another directory, or move the file."
             )
     # with a new time, raw data have changed
-    for name in [name for name in files if not (out / name).exists()]:
-        write_file(open_storage(str(out)), str(out / name), files[name])
+    for name, data in files.items():
+        if not (out / name).exists():
+            write_file(open_storage(str(out)), str(out / name), data)
     return {"train": len(pairs) - len(labels), "validation": len(labels)}
 
 

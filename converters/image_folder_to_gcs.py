@@ -44,8 +44,10 @@ def _parser() -> argparse.ArgumentParser:
         "directory of train/, validation/ (or val/) and test/, or of the class folders; or of "
         ".zip, .tar or .tar.gz files that contain them, one per split or one for all"
     )
-    which = "this fraction of the images, chosen by a hash of folder and file name"
-    fraction = f"the directory has the class folders themselves: {which}"
+    fraction = (
+        "the directory has the class folders themselves: this fraction of the images, chosen by a "
+        "hash of folder and file name"
+    )
     parser = conversion_parser(
         "image_folder_to_gcs", __doc__, EXAMPLES, SPLITS, raw_data, fraction=fraction
     )

@@ -80,11 +80,12 @@ def _converter(args: argparse.Namespace) -> ImagenetConverter:
         )
     classes = read_synsets(args.label_file) if args.label_file else ilsvrc2012_synsets()
     read_boxes(tables)  # so that errors are raised here, not in a worker
-    words = tuple(classes.values())
-    form = "tpu+boxes" if tables else args.schema
-    words = words if any(words) else ()
     return ImagenetConverter(
-        tuple(classes), verify=args.verify, words=words, form_name=form, box_tables=tables
+        tuple(classes),
+        verify=args.verify,
+        words=tuple(classes.values()) if any(classes.values()) else (),
+        form_name="tpu+boxes" if tables else args.schema,
+        box_tables=tables,
     )
 
 

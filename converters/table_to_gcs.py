@@ -47,13 +47,13 @@ EXAMPLES = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or reports a --dry-run. Returns the exit status. Raises InfeedError."""
     args = parsed(_parser(), argv)
-    wanted = _wanted_columns(args)
+    required = _required_columns(args)
     to_jpeg = to_jpeg_of(args)
     splits = chosen_splits(args, SPLITS)
     check_places(args.raw_data_dir, args.output)
     held_out = held_out_of(args)
     tables = find_tables(args.raw_data_dir, splits, held_out)
-    check_columns(tables.paths, wanted, args.delimiter)
+    check_columns(tables.paths, required, args.delimiter)
     notices = [_not_converted(path) for path in tables.others if path != args.label_file]
     shared = (args.key_column, args.delimiter, held_out, to_jpeg)
     with Console().status("looking at the columns"):  # reads every row of every table
@@ -69,17 +69,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _all_columns(args: argparse.Namespace, paths: Sequence[str]) -> tuple[Column, ...]:
-    """Each becomes a feature."""
+    """All columns, each of which becomes a feature."""
     label = args.label_column
     missing = given_values("--missing", args.missing)
-    given = given_values("--columns", args.columns, KINDS)
-    asked = {
-        **dict.fromkeys(missing, given.get(ALL)),
-        **({label: "category"} if label else {}),
-        **given,
-    }
-    found = find_columns(paths, args.delimiter, asked)
-    columns = [replace(column, missing=missing.get(column.name)) for column in found]
+    kinds = given_values("--columns", args.columns, KINDS)
+    defaults = dict.fromkeys(missing, kinds.get(ALL)) | ({label: "category"} if label else {})
+    kinds = defaults | kinds
+    columns = [
+        replace(column, missing=missing.get(column.name))
+        for column in find_columns(paths, args.delimiter, kinds)
+    ]
     headers = [path for path in paths if not is_json(path)]
     check_columns(headers, {"--columns": [column.name for column in columns]}, args.delimiter)
     return tuple(_as_label(args, column) if column.name == label else column for column in columns)
@@ -102,7 +101,7 @@ def _not_converted(path: str) -> str:
     )
 
 
-def _wanted_columns(args: argparse.Namespace) -> Mapping[str, Sequence[str]]:
+def _required_columns(args: argparse.Namespace) -> Mapping[str, Sequence[str]]:
     """The columns by option. Raises OptionError for contradictory options."""
     of_content = bool(args.image_column or args.text_column)
     for name in ("columns", "missing") if of_content else ("labels_column", "target_columns"):
@@ -125,8 +124,8 @@ def _wanted_columns(args: argparse.Namespace) -> Mapping[str, Sequence[str]]:
             f"--target-columns={args.target_columns}: a column is empty, or is listed twice."
         )
     single = ("image_column", "text_column", "key_column", "label_column", "labels_column")
-    given = {_option(name): [getattr(args, name)] for name in single if getattr(args, name)}
-    return {**given, "--target-columns": numbers}
+    required = {_option(name): [getattr(args, name)] for name in single if getattr(args, name)}
+    return {**required, "--target-columns": numbers}
 
 
 def _option(name: str) -> str:
@@ -146,8 +145,9 @@ def _target(args: argparse.Namespace, paths: Sequence[str]) -> tuple[Column, ...
     separator = args.label_separator if args.labels_column else None
     column = Column(name, "category", separator=separator)
     if not args.label_file:
-        (found,) = find_columns(paths, args.delimiter, {name: "category", ALL: SKIP}, separator)
-        column = replace(column, names=found.names)
+        kinds = {name: "category", ALL: SKIP}
+        (classes,) = find_columns(paths, args.delimiter, kinds, separator)
+        column = replace(column, names=classes.names)
     if separator:
         return (replace(_as_label(args, column), shape=(None,), key=f"{prefix}labels"),)
     label = replace(_as_label(args, column), key=f"{prefix}label")
@@ -173,18 +173,26 @@ def _parser() -> argparse.ArgumentParser:
     columns = parser.add_argument_group(
         "columns", "Each becomes a feature. What it holds is found in its cells."
     )
-    kinds = (
-        f"what columns hold: {', '.join(KINDS)}; {ALL} is for all others. Or a .json file with an "
-        "object of these"
+    columns.add_argument(
+        "--columns",
+        metavar="COLUMN=KIND,...",
+        help=(
+            f"what columns hold: {', '.join(KINDS)}; {ALL} is for all others. Or a .json file with "
+            "an object of these"
+        ),
     )
-    columns.add_argument("--columns", metavar="COLUMN=KIND,...", help=kinds)
-    absent = (
-        "what to write where a number or class is missing (default: NaN in a float32, no class; no "
-        "integer)"
+    columns.add_argument(
+        "--missing",
+        metavar="COLUMN=VALUE,...",
+        help=(
+            "what to write where a number or class is missing (default: NaN in a float32, no "
+            "class; no integer)"
+        ),
     )
-    columns.add_argument("--missing", metavar="COLUMN=VALUE,...", help=absent)
-    remedy = "In place of all columns, give either --image-column or --text-column."
-    content = parser.add_argument_group("content of a record", remedy)
+    content = parser.add_argument_group(
+        "content of a record",
+        "In place of all columns, give either --image-column or --text-column.",
+    )
     content.add_argument(
         "--key-column", help="column of keys (default: the path of the image; else file and line)"
     )
@@ -206,8 +214,10 @@ def _parser() -> argparse.ArgumentParser:
     targets.add_argument(
         "--label-separator", default="|", help="separates the names in --labels-column (default: |)"
     )
-    classes = "all classes in order, one per line (default: those in the tables, sorted)"
-    targets.add_argument("--label-file", help=classes)
+    targets.add_argument(
+        "--label-file",
+        help="all classes in order, one per line (default: those in the tables, sorted)",
+    )
     add_image_options(parser)
     return parser
 

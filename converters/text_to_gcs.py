@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args,
         TextConverter(info, reading),
         texts.sources,
-        notices=list(_not_read(texts.others)),
+        notices=_not_read(texts.others),
     )
 
 

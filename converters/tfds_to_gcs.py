@@ -125,7 +125,7 @@ def find_tfds(
     splits: Sequence[str],
     scratch: Scratch | None,
     trusted: Sequence[str] = (),
-) -> tuple[TfrecordConverter, tuple[Source, ...]]:
+) -> tuple[TfrecordConverter, Sequence[Source]]:
     """The converter and the sources of a prepared dataset. splits, scratch: see
     converters.tfrecord.find_raw. trusted: modules of features that TFDS may import, in addition to
     its own.
@@ -187,6 +187,7 @@ def _not_prepared(dataset: DatasetName, data_dir: str, problem: str) -> RawDataE
 def _files(
     directory: str, names: Mapping[str, Collection[str]], listed: Mapping[str, Stat]
 ) -> Files:
+    files_by_split: dict[str, dict[str, Stat]] = {}
     for split, files in names.items():
         validate_split(split)
         if missing := [name for name in files if name not in listed]:
@@ -194,7 +195,8 @@ def _files(
                 f"{directory}: {len(missing)} of {len(files)} files of {split!r} are missing, the "
                 f"first is {missing[0]}. Copy or prepare the dataset again."
             )
-    return {split: {name: listed[name] for name in files} for split, files in names.items()}
+        files_by_split[split] = {name: listed[name] for name in files}
+    return files_by_split
 
 
 def prepare(dataset: DatasetName, data_dir: str) -> None:

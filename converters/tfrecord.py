@@ -21,7 +21,7 @@ import numpy as np
 from beam_jobs.converter import Converted, Reject, Source
 from beam_jobs.references import Reference, References, column
 from beam_jobs.scratch import Scratch, read_compressed
-from converters.raw.files import Readable, chosen, open_raw_data, readable
+from converters.raw.files import chosen, open_raw_data, readable
 from pipeline.commands.index_builder import payload_problem
 from pipeline.errors import OptionError, RawDataError
 from pipeline.shards.frames import (
@@ -66,7 +66,7 @@ def find_raw(
     patterns: Sequence[tuple[str, str]],
     scratch: Scratch | None,
     schema_file: str | None = None,
-) -> tuple["TfrecordConverter", tuple[Source, ...]]:
+) -> tuple["TfrecordConverter", Sequence[Source]]:
     """The dataset's converter, and the sources of the chosen splits, or of all splits that exist.
 
     scratch: for compressed files, None forbids writing. schema_file: replaces the schema that is
@@ -128,7 +128,7 @@ def chosen_files(raw_data_dir: str, files: Files, splits: Sequence[str]) -> File
     return {split: files[split] for split in chosen(raw_data_dir, splits, files)}
 
 
-def sources_of(directory: str, files: Files, scratch: Scratch | None) -> tuple[Source, ...]:
+def sources_of(directory: str, files: Files, scratch: Scratch | None) -> Sequence[Source]:
     """A source for each file. Raises RawDataError; OptionError also if the output would replace raw
     files."""
     paths = itertools.chain.from_iterable(files.values())
@@ -148,15 +148,16 @@ def sources_of(directory: str, files: Files, scratch: Scratch | None) -> tuple[S
                 f"from {directory} and from {scratch.output_dir if scratch else directory}. Give "
                 "an output directory in the same storage."
             )
-    return tuple(sources)
+    return sources
 
 
 def _source(directory: str, split: str, path: str, stat: Stat, scratch: Scratch | None) -> Source:
     uri = join(directory, path)
     begin = [(uri, 0, min(HEADER_BYTES, stat.bytes))] if stat.bytes else ()
     compression = compression_of(b"".join(open_storage(uri).read_ranges(begin)))
-    file = readable(uri, scratch, compression) if compression else Readable(uri, stat)
-    return file.source(split, tag=path, kind="file")
+    if compression:
+        return replace(readable(uri, scratch, split, compression), tag=path, kind="file")
+    return Source(split, uri, stat, bytes=stat.bytes, tag=path, kind="file")
 
 
 def infer_schema(storage: Storage, directory: str, files: Files) -> Schema:
@@ -190,8 +191,9 @@ def _frames(storage: Storage, path: str) -> Iterator[Frame]:
 
 @dataclass(frozen=True)
 class TfrecordConverter:
-    """name, schema, labels: of the raw dataset. check: "schema" rejects records that do not fit it
-    (~3 us per feature), "none" checks only checksums. All records fit an opaque schema."""
+    """The converter of TFRecord files. name, schema, labels: of the raw dataset. check: "schema"
+    rejects records that do not fit it (~3 us per feature), "none" checks only checksums. All
+    records fit an opaque schema."""
 
     name: str
     schema: Schema

@@ -63,7 +63,7 @@ class _Chain(PipelineVisitor):
         if not bags:
             return
         main = step.inputs[0].producer
-        kept = persist(self.bags[main], *(self.bags[side] for side in bags))
-        self.bags[main] = kept[0]
-        for side, bag in zip(bags, kept[1:], strict=True):
+        persisted = persist(self.bags[main], *(self.bags[side] for side in bags))
+        self.bags[main] = persisted[0]
+        for side, bag in zip(bags, persisted[1:], strict=True):
             self.bags[side] = bag.compute()

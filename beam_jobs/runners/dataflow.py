@@ -54,9 +54,13 @@ def check(args: Namespace, options: Any) -> None:
             f"--job_name={google.job_name}: must start with a-z, contain only a-z, 0-9 and -, and "
             "not end in -."
         )
-    _check_in_bucket("output", args.output)
-    for name in ("temp_location", "staging_location"):
-        _check_in_bucket(name, getattr(google, name))
+    locations = {name: getattr(google, name) for name in ("temp_location", "staging_location")}
+    for flag, path in {"output": args.output, **locations}.items():
+        if path and not re.match("gs://[^/]", path):
+            raise OptionError(
+                f"--{flag}={path}: the workers of --runner=dataflow share no disk. Give "
+                "gs://bucket/dir."
+            )
     for package in options.view_as(SetupOptions).extra_packages or ():
         _check_package(package)
 
@@ -89,14 +93,6 @@ def _check_region(region: str | None) -> None:
     if not _REGION.fullmatch(region):
         raise OptionError(
             f"--region={region} is not a region of Google Cloud. An example is us-central1."
-        )
-
-
-def _check_in_bucket(flag: str, path: str | None) -> None:
-    if path and not re.match("gs://[^/]", path):
-        raise OptionError(
-            f"--{flag}={path}: the workers of --runner=dataflow share no disk. Give "
-            "gs://bucket/dir."
         )
 
 
@@ -241,12 +237,12 @@ def _vcpus(machine_type: str) -> int:
 
 
 def _job_name(job: ConversionJob) -> str:
-    """Dataset, time and run, because names of running jobs must be unique. At most 63
+    """The dataset, time and run, because names of running jobs must be unique. At most 63
     characters."""
     at = time.strftime("%Y%m%d-%H%M%S", time.gmtime(job.started))
     return f"infeed-{_plain(job.converter.name)[:31].strip('-')}-{at}-{job.run_id[:8]}".rstrip("-")
 
 
 def _plain(text: str) -> str:
-    """Reduces a text to the characters of labels and names: a-z, 0-9 and -."""
+    """The text, reduced to the characters of labels and names: a-z, 0-9 and -."""
     return re.sub("[^a-z0-9]+", "-", text.lower()).strip("-")[:63]

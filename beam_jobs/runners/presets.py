@@ -203,7 +203,8 @@ def _connected(dask_options: dict[str, Any]) -> Any:
 
 
 def _check_packages(client: Any) -> None:
-    """The scheduler unpickles the workers' code, so it needs our packages, too."""
+    """Raises ConversionError if our packages are missing on a worker or on the scheduler, which
+    unpickles the workers' code."""
     specs = {
         client.scheduler.address: client.run_on_scheduler(find_spec, _PACKAGE),
         **client.run(find_spec, _PACKAGE),

@@ -34,7 +34,7 @@ def build_wheel(directory: Path, root: Path | None = None) -> Path:
 
 
 def _of_checkout(root: Path) -> tuple[str, dict[str, bytes]] | None:
-    """Version and files. None without a pyproject.toml, or if it is not ours, as may happen in
+    """The version and files; None without a pyproject.toml, or if it is not ours, as may happen in
     site-packages."""
     path = root / "pyproject.toml"
     pyproject = tomllib.loads(path.read_text()) if path.is_file() else {}
@@ -75,8 +75,8 @@ def _metadata(project: Mapping[str, Any]) -> str:
 
 
 def _of_distribution(root: Path) -> tuple[str, dict[str, bytes]]:
-    """Version and files: packages, licenses and metadata, without pip's own records, which contain
-    local paths."""
+    """The version and files: packages, licenses and metadata, without pip's own records, which
+    contain local paths."""
     try:
         installed = distribution(_NAME)
     except PackageNotFoundError:

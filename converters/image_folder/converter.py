@@ -36,7 +36,8 @@ SCHEMA = Schema(
 
 @dataclass(frozen=True)
 class ImageFolderConverter:
-    """classes: of all splits, sorted. held_out: None if each split has its own folders."""
+    """The converter of image folders. classes: of all splits, sorted. held_out: None if each split
+    has its own folders."""
 
     classes: tuple[str, ...]
     held_out: HeldOut | None = None
@@ -79,9 +80,7 @@ class ImageFolderConverter:
         )
         label = _LABEL_BASE + position(self.classes, class_name) if not error else 0
         columns = {"label": label, "class": class_name.encode()}
-        return Reference(
-            key=key, file=file, offset=member.offset, size=member.size, error=error, columns=columns
-        )
+        return Reference(key, file, member.offset, member.size, error, columns)
 
     def record_bytes(self, refs: References) -> np.ndarray:
         """See Converter. Exact for images that stay as they are; for others, uses the original
@@ -93,15 +92,12 @@ class ImageFolderConverter:
         if "unpacked_bytes" in ref.columns:
             data = unpacked(data, ref.number("unpacked_bytes"), ref.number("crc32"))
         image = self.to_jpeg(data)
-        return Converted(
-            _features(image, ref.key, ref.text("class"), ref.number("label")),
-            image.fixups,
-            image.notes,
-        )
+        features = _features(image, ref.key, ref.text("class"), ref.number("label"))
+        return Converted(features, image.fixups, image.notes)
 
 
 def _files(storage: Storage, source: Source) -> Iterator[tuple[str, File, Member]]:
-    """(class or "", file to read, member of the class's folder)."""
+    """The files of a source, as (class or "", file to read, member of the class's folder)."""
     if source.kind != "folder":
         for class_name, member in class_files(source):
             yield class_name, source.file, member

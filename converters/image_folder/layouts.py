@@ -36,9 +36,9 @@ class RawFolders:
     """The units to scan, and all classes, sorted, including those of splits not chosen. notices:
     for the user."""
 
-    sources: tuple[Source, ...]
+    sources: Sequence[Source]
     classes: tuple[str, ...]
-    notices: tuple[str, ...] = ()
+    notices: Sequence[str]
 
 
 _Folders = Mapping[str, ClassFolders]  # by split
@@ -61,11 +61,14 @@ def find_folders(
         _check_classes(folder)
     if held_out is not None:
         folders = dict.fromkeys(held_out.splits, folders["train"])
+    by_path = {folder.path: folder for folder in folders.values()}
+    # in archives; in folders, the scan finds them
+    empty = [empty_classes(path, each.empty) for path, each in by_path.items() if each.empty]
     chosen_splits = chosen(raw_data_dir, splits, folders)
     return RawFolders(
-        tuple(source for split in chosen_splits for source in folders[split].sources(split)),
+        [source for split in chosen_splits for source in folders[split].sources(split)],
         tuple(sorted({name for folder in folders.values() for name in folder.classes})),
-        (*notices, *_of_tables(raw, folders), *_of_empty_classes(folders)),
+        (*notices, *_of_tables(raw, folders), *empty),
     )
 
 
@@ -168,7 +171,8 @@ def _folder(path: str) -> ClassFolders:
 
 
 def _check_classes(folder: ClassFolders) -> None:
-    """A class name becomes text in records and a line in a file of names."""
+    """Raises RawDataError without classes, or if a name does not suit: it becomes text in records
+    and a line in a file of names."""
     if not folder.classes:
         hint = "" if folder.archive else hint_of_tables(folder.path, folder.files)
         raise RawDataError(
@@ -194,10 +198,3 @@ def _of_tables(raw: _Raw, folders: _Folders) -> Iterator[str]:
     for path, files in places.items():
         if hint := hint_of_tables(path, files):
             yield f"classes are the names of folders. {hint}"
-
-
-def _of_empty_classes(folders: _Folders) -> Iterator[str]:
-    """Notices of classes without files in archives; in folders, the scan finds them."""
-    for folder in {folder.path: folder for folder in folders.values()}.values():
-        if folder.empty:
-            yield empty_classes(folder.path, folder.empty)

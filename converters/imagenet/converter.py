@@ -37,9 +37,10 @@ _VALIDATION_NAME = re.compile(r"ILSVRC2012_val_(\d{8})\.JPEG")
 
 @dataclass(frozen=True)
 class ImagenetConverter:
-    """synsets: all classes, sorted. validation_labels: the synsets of validation images 1, 2, ... .
+    """The converter of ImageNet. synsets: all classes, sorted. validation_labels: the synsets of
+    validation images 1, 2, ... .
 
-    words: a description of each synset, or (). box_tables: see boxes; () for records without
+    words: a description of each synset, or (). box_tables: see `records`; () for records without
     boxes."""
 
     synsets: tuple[str, ...]
@@ -81,12 +82,19 @@ class ImagenetConverter:
 
     def _rows(self, storage: Storage, source: Source) -> Iterator[Reference]:
         try:
-            for file, member in _members(storage, source):
+            pairs = (
+                folder_members(storage, source.uri)
+                if source.kind == "folder"
+                else (
+                    (source.file, member)
+                    for member in members(storage, source.uri, source.offset, source.bytes)
+                )
+            )
+            for file, member in pairs:
                 yield self._reference(source, file, member)
         except TarError as e:  # a bad record for the rest of the tar, which is missing
             key = f"{source.split}/{source.tag or source.uri.rsplit('/')[-1]}/"
-            rest = Member("", source.offset, 0, "file")
-            yield self._row(key, source.file, rest, "", str(e))
+            yield self._row(key, source.file, Member("", source.offset, 0, "file"), "", str(e))
 
     def _reference(self, source: Source, file: File, member: Member) -> Reference:
         name = member.name.rsplit("/", 1)[-1]
@@ -103,16 +111,13 @@ class ImagenetConverter:
         if self.form.has_boxes:
             name = key.rsplit("/", 1)[-1].removesuffix(".JPEG")
             columns["boxes"] = read_boxes(self.box_tables).get(name, "").encode()
-        return Reference(
-            key=key, file=file, offset=member.offset, size=member.size, error=error, columns=columns
-        )
+        return Reference(key, file, member.offset, member.size, error, columns)
 
     def _validation_synset(self, name: str) -> str:
         match = _VALIDATION_NAME.fullmatch(name)
         number = int(match[1]) if match else 0
-        return (
-            self.validation_labels[number - 1] if 1 <= number <= len(self.validation_labels) else ""
-        )
+        labels = self.validation_labels
+        return labels[number - 1] if 1 <= number <= len(labels) else ""
 
     def record_bytes(self, refs: References) -> np.ndarray:
         """See Converter. Exact except for boxes and the few bytes of length fields."""
@@ -121,10 +126,10 @@ class ImagenetConverter:
         predicted = predicted_bytes(around, refs, None if self.form_name == "tfds" else "synset")
         if self.words and self.form_name != "tfds":
             words = np.array([0, *(len(words.encode()) for words in self.words)])
-            predicted = predicted + words[refs.columns["label"]]
+            predicted += words[refs.columns["label"]]
         if self.form.has_boxes:
             boxes = refs.columns["boxes"]
-            predicted = predicted + BOX_BYTES * (np.char.count(boxes, b";") + (boxes != b""))
+            predicted += BOX_BYTES * (np.char.count(boxes, b";") + (boxes != b""))
         return predicted
 
     def convert(self, ref: Reference, data: bytes) -> Converted:
@@ -133,16 +138,5 @@ class ImagenetConverter:
         label = ref.number("label")
         words = self.words[label - _LABEL_BASE] if self.words else ""
         boxes = ref.text("boxes").decode() if self.form.has_boxes else ""
-        features, fixups = self.form.features(
-            image, ref.key, synset, label, words=words, boxes=boxes
-        )
+        features, fixups = self.form.features(image, ref.key, synset, label, words, boxes)
         return Converted(features, (*image.fixups, *fixups))
-
-
-def _members(storage: Storage, source: Source) -> Iterator[tuple[File, Member]]:
-    if source.kind == "folder":
-        return folder_members(storage, source.uri)
-    return (
-        (source.file, member)
-        for member in members(storage, source.uri, source.offset, source.bytes)
-    )

@@ -20,14 +20,13 @@ import io
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 
 from beam_jobs.converter import Source
 from beam_jobs.scratch import Scratch
 from converters.imagenet.converter import SPLITS, VALIDATION_LABELS
 from converters.raw.files import (
-    Readable,
     first_few,
     names_digest,
     open_raw_data,
@@ -56,7 +55,7 @@ _OFFICIAL_LABELS = (
 class RawImagenet:
     """The units to scan, and the synset of each validation image."""
 
-    sources: tuple[Source, ...]
+    sources: Sequence[Source]
     validation_labels: tuple[str, ...]
 
 
@@ -74,14 +73,14 @@ def find_raw(
         tars = (join(raw_data_dir, f"{_TARS[split]}{suffix}") for suffix in ("", ".gz"))
         folders = (join(root, name) for root in roots for name in _FOLDERS[split])
         if tar := next(filter(storage.exists, tars), None):
-            sources += _in_tar(split, tar, readable(tar, scratch), synsets)
+            sources += _in_tar(tar, readable(tar, scratch, split), synsets)
         elif folder := next(filter(storage.exists, folders), None):
             sources += _in_folder(split, folder, synsets)
         else:
             raise _missing(raw_data_dir, split)
     by_number = any(source.split == "validation" and not source.tag for source in sources)
     labels = _validation_labels(raw_data_dir, synsets) if by_number else ()
-    return RawImagenet(tuple(sources), labels)
+    return RawImagenet(sources, labels)
 
 
 def check_full_set(raw: RawImagenet, splits: Sequence[str]) -> None:
@@ -106,16 +105,16 @@ def check_full_set(raw: RawImagenet, splits: Sequence[str]) -> None:
         )
 
 
-def _in_tar(split: str, path: str, file: Readable, synsets: Sequence[str]) -> Iterator[Source]:
-    if split == "validation":
-        yield file.source(split)
+def _in_tar(path: str, tar: Source, synsets: Sequence[str]) -> Iterator[Source]:
+    if tar.split == "validation":
+        yield tar
         return
     is_empty = True
-    for member in members(open_storage(file.uri), file.uri, 0, file.stat.bytes):
+    for member in members(open_storage(tar.uri), tar.uri, 0, tar.bytes):
         is_empty = False
         synset = member.name.rsplit("/", 1)[-1].removesuffix(".tar")
         check_known(synset, synsets, f"member {member.name} of {path}")
-        yield file.source(split, offset=member.offset, bytes=member.size, tag=synset)
+        yield replace(tar, offset=member.offset, bytes=member.size, tag=synset)
     if is_empty:
         raise RawDataError(
             f"{path} has no class tars in it. Is it the original train tar, fully copied?"
@@ -154,7 +153,7 @@ def _validation_labels(raw_data_dir: str, synsets: Sequence[str]) -> tuple[str, 
 
 
 def _in_table(path: str, text: str) -> tuple[str, ...]:
-    """Kaggle's table: ImageId, and the synset and boxes of the objects."""
+    """The synsets in Kaggle's table, which has ImageId, and the synset and boxes of the objects."""
     synsets: dict[int, str] = {}
     rows = csv.DictReader(io.StringIO(text))
     try:
@@ -203,8 +202,8 @@ def ilsvrc2012_synsets() -> Mapping[str, str]:
 
 
 def read_synsets(label_file: str) -> Mapping[str, str]:
-    """Classes -> descriptions or "" of a label file, sorted. Raises LabelError if it has none or
-    repeats one."""
+    """The classes of a label file, sorted, with descriptions or "". Raises LabelError if it has
+    none or repeats one."""
     classes = _classes(read_label_text(label_file))
     repeated = [a for (a, _), (b, _) in itertools.pairwise(classes) if a == b]
     if repeated or not classes:
@@ -223,8 +222,9 @@ def _classes(text: str) -> list[tuple[str, str]]:
 def check_known(synset: str, synsets: Sequence[str], where: str) -> None:
     """Raises LabelError for a class that is not in the list. where: its place, for the error."""
     if position(synsets, synset) < 0:
-        nearest = did_you_mean(synset, synsets) if len(synsets) <= 20 else ""
         raise LabelError(
             f"{where}: class {synset!r} is not in the label list ({len(synsets)} classes, "
-            f"{synsets[0]}..{synsets[-1]}).{nearest} Give the full list with --label-file."
+            f"{synsets[0]}..{synsets[-1]})."
+            f"{did_you_mean(synset, synsets) if len(synsets) <= 20 else ''} Give the full list "
+            "with --label-file."
         )

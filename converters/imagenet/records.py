@@ -12,6 +12,7 @@ import io
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Literal
 
 from converters.images.image_records import IMAGE_FEATURES, image_features
@@ -52,12 +53,12 @@ _TFDS = {
 def read_boxes(tables: tuple[str, ...]) -> Mapping[str, str]:
     """The boxes as text by image name without .JPEG. Raises RawDataError with table, line and
     reason."""
-    found: dict[str, str] = {}
+    boxes_of: dict[str, str] = {}
     for uri in tables:
         text = open_storage(uri).read(uri).decode("utf-8", "replace")
         for name, boxes in _rows(uri, io.StringIO(text, newline="")):
-            found[name] = f"{found[name]};{boxes}" if name in found else boxes
-    return found
+            boxes_of[name] = f"{boxes_of[name]};{boxes}" if name in boxes_of else boxes
+    return boxes_of
 
 
 def _rows(uri: str, text: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -87,8 +88,8 @@ def _kaggle(row: Sequence[str]) -> tuple[str, str]:
     words = prediction.split()
     if not words or len(words) % 5:
         raise ValueError(f"{len(words)} words instead of 5 per box")
-    boxes = (words[i + 1 : i + 5] for i in range(0, len(words), 5))
-    return name, ";".join("p" + " ".join(str(int(number)) for number in box) for box in boxes)
+    boxes = (map(str, map(int, words[i + 1 : i + 5])) for i in range(0, len(words), 5))
+    return name, ";".join(f"p{' '.join(box)}" for box in boxes)
 
 
 def _relative(row: Sequence[str]) -> tuple[str, str]:
@@ -108,14 +109,14 @@ def box_features(
     of the image."""
     boxes = [_clipped(box, height, width) for box in text.split(";") if box]
     inside = [box for box in boxes if box[0] < box[2] and box[1] < box[3]]
-    sides = {f"{_KEY}{side}": [box[i] for box in inside] for i, side in enumerate(_SIDES)}
+    sides = {f"{_KEY}{side}": list(map(itemgetter(i), inside)) for i, side in enumerate(_SIDES)}
     return {**sides, f"{_KEY}label": [label] * len(inside)}, len(boxes) - len(inside)
 
 
 def _clipped(box: str, height: int, width: int) -> list[float]:
     pixels = box.startswith("p")
     numbers = [float(number) for number in box.removeprefix("p").split()]
-    sizes = (width, height, width, height) if pixels else (1, 1, 1, 1)
+    sizes = 2 * ((width, height) if pixels else (1, 1))
     return [min(1.0, max(0.0, number / size)) for number, size in zip(numbers, sizes, strict=True)]
 
 
@@ -131,8 +132,8 @@ class Form:
     def features(
         self, image: Jpeg, key: str, synset: bytes, label: int, words: str = "", boxes: str = ""
     ) -> tuple[Mapping[str, Value], tuple[str, ...]]:
-        """A value for each feature, and fixups besides the image's own. label: from 1. boxes: text,
-        see boxes."""
+        """A value for each feature, and fixups in addition to the image's own. label: from 1.
+        boxes: text, see the top of this module."""
         features = image_features(image, key, label)
         if self.schema.name == "tfds":
             return {

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from beam_jobs.converter import Source
 from beam_jobs.scratch import Scratch
-from converters.raw.files import Readable, is_hidden, readable
+from converters.raw.files import is_hidden, readable
 from converters.raw.tars import Member, entries
 from converters.raw.zips import zip_members
 from pipeline.errors import RawDataError
@@ -57,7 +57,7 @@ class ClassFolders:
         """The units to scan: the archive, or each class folder."""
         if self.archive:
             tag = "/".join(self.place)
-            yield self.archive.file.source(split, tag=tag, kind=self.archive.kind)
+            yield replace(self.archive.file, split=split, tag=tag, kind=self.archive.kind)
             return
         if self.files:
             yield Source(split, self.path, Stat(0), kind="folder")
@@ -70,7 +70,7 @@ class Archive:
     """A tar or zip and its folders. name: as the user knows it."""
 
     name: str
-    file: Readable
+    file: Source
 
     @property
     def kind(self):

@@ -9,7 +9,7 @@ the files show which of the two it is. Python and Matlab versions are refused: u
 Labels are the numbers in the raw data, from 0. https://www.cs.toronto.edu/~kriz/cifar.html"""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,6 @@ from beam_jobs.scratch import Scratch
 from converters.images.image_records import folder_members
 from converters.pixels.records import pixel_features, pixel_rows, pixel_values
 from converters.raw.files import (
-    Readable,
     first_few,
     label_text,
     names_digest,
@@ -100,15 +99,21 @@ def find_cifar(
     converter = CifarConverter(
         *(_names(storage, files, name, count, place) for name, count in version.names.items())
     )
+    record_bytes = converter.label_bytes + _PIXEL_BYTES
     sources: list[Source] = []
     for split in splits or SPLITS:
         batches = version.batches[split]
-        _check_whole(files, split, batches, place)
+        _check_complete(files, split, batches, place)
         for name in batches:
             file, member = files[name]
-            _check_batch(name, file, member, converter.label_bytes + _PIXEL_BYTES)
+            if member.kind != "file" or not member.size or member.size % record_bytes:
+                raise RawDataError(
+                    f"{name} of {file.uri} is a {member.kind} of {member.size} bytes; it must be a "
+                    f"file of complete records of {record_bytes} bytes. It was not fully copied, "
+                    "or is damaged: unpack or copy it again."
+                )
             part = {"offset": member.offset, "bytes": member.size, "tag": name, "kind": "file"}
-            sources.append((tar or Readable(file.uri, file.stat)).source(split, **part))
+            sources.append(replace(tar or Source("", file.uri, file.stat), split=split, **part))
     return converter, sources
 
 
@@ -118,28 +123,29 @@ def _place(storage: Storage, raw_data_dir: str) -> str:
     names = {*files, *folders}
     if any(name in files for v in _VERSIONS for batches in v.batches.values() for name in batches):
         return raw_data_dir
-    places = [next((name for name in v.places if name in names), None) for v in _VERSIONS]
-    if all(places):
+    places = list[str]()
+    for version in _VERSIONS:
+        places += [name for name in version.places if name in names][:1]
+    if len(places) > 1:
         raise RawDataError(
             f"{raw_data_dir} has {places[0]} and {places[1]}. Give a directory with only one of "
             "them."
         )
-    if place := next(filter(None, places), None):
-        return join(raw_data_dir, place)
+    if places:
+        return join(raw_data_dir, places[0])
     raise RawDataError(
         f"{raw_data_dir} has none of {', '.join(name for v in _VERSIONS for name in v.places)}, "
         f"and no .bin files: the binary version of {_PAGE}. It has: {first_few(sorted(names))}."
     )
 
 
-def _files(storage: Storage, place: str, tar: Readable | None) -> _Files:
+def _files(storage: Storage, place: str, tar: Source | None) -> _Files:
     """The files by base name: their folders in a tar do not matter."""
     if tar is None:
         return {member.name: (file, member) for file, member in folder_members(storage, place)}
-    file = File(tar.uri, tar.stat)
     return {
-        member.name.rsplit("/", 1)[-1]: (file, member)
-        for member in members(storage, tar.uri, 0, tar.stat.bytes)
+        member.name.rsplit("/", 1)[-1]: (tar.file, member)
+        for member in members(storage, tar.uri, 0, tar.bytes)
     }
 
 
@@ -153,7 +159,7 @@ def _version(files: _Files, place: str) -> _Version:
     )
 
 
-def _check_whole(files: _Files, split: str, batches: Sequence[str], place: str) -> None:
+def _check_complete(files: _Files, split: str, batches: Sequence[str], place: str) -> None:
     missing = [name for name in batches if name not in files]
     if len(missing) == len(batches):
         raise RawDataError(
@@ -181,18 +187,10 @@ def _names(storage: Storage, files: _Files, name: str, count: int, place: str) -
     return names
 
 
-def _check_batch(name: str, file: File, member: Member, record_bytes: int) -> None:
-    if member.kind != "file" or not member.size or member.size % record_bytes:
-        raise RawDataError(
-            f"{name} of {file.uri} is a {member.kind} of {member.size} bytes; it must be a file of "
-            f"complete records of {record_bytes} bytes. It was not fully copied, or is damaged: "
-            "unpack or copy it again."
-        )
-
-
 @dataclass(frozen=True)
 class CifarConverter:
-    """names: of the classes 0, 1, ...; coarse_names: the 20 of CIFAR-100, () for CIFAR-10."""
+    """The converter of CIFAR. names: of the classes 0, 1, ...; coarse_names: the 20 of CIFAR-100,
+    () for CIFAR-10."""
 
     names: tuple[str, ...]
     coarse_names: tuple[str, ...] = ()
@@ -274,8 +272,8 @@ class CifarConverter:
         values = pixel_values(pixels, ref.key, label, self.names[label])
         if self.coarse_names:
             coarse = ref.number("coarse_label")
-            names = {"image/class/coarse_text": self.coarse_names[coarse].encode()}
-            values = {**values, "image/class/coarse_label": coarse, **names}
+            values["image/class/coarse_label"] = coarse
+            values["image/class/coarse_text"] = self.coarse_names[coarse].encode()
         return Converted(values)
 
 

@@ -13,7 +13,7 @@ http://yann.lecun.com/exdb/mnist/"""
 import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -64,9 +64,9 @@ def find_idx(
         name = files.get((split, "labels"))
         labels[split] = _labels(raw_data_dir, name, header.count, path)
         if split in chosen_splits:
-            file = readable(path, scratch)
-            header.check_size(file.stat.bytes, path)
-            sources.append(file.source(split, kind="file"))
+            source = readable(path, scratch, split)
+            header.check_size(source.bytes, path)
+            sources.append(replace(source, kind="file"))
     return sources, labels
 
 
@@ -191,7 +191,8 @@ def _header(data: bytes, form: str, magic: int, wrong: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class IdxConverter:
-    """names: of the classes 0, 1, ... . raw_labels: by split, 1 byte per image.
+    """The converter of idx files. names: of the classes 0, 1, ... . raw_labels: by split, 1 byte
+    per image.
 
     transpose: swaps rows and columns of every image, for EMNIST."""
 

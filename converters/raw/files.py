@@ -12,8 +12,7 @@ import hashlib
 import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from beam_jobs.converter import Source
 from beam_jobs.references import encoded
@@ -22,7 +21,7 @@ from pipeline.checks import check_number
 from pipeline.errors import LabelError, OptionError, RawDataError
 from pipeline.shards.frames import Compression
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import Stat, Storage
+from pipeline.storage.storage import Storage
 
 SPLITS = ("train", "validation", "test")
 _SPLIT_KEY = b"infeed image_folder validation"
@@ -50,38 +49,37 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".") or name in ("__MACOSX", "Thumbs.db", "desktop.ini")
 
 
-def chosen(raw_data_dir: str, splits: Sequence[str], found: Collection[str]) -> Sequence[str]:
-    """The splits to convert: those of --splits, or all that were found. Raises RawDataError if one
-    was not found."""
+def chosen(raw_data_dir: str, splits: Sequence[str], existing: Collection[str]) -> Sequence[str]:
+    """The splits to convert: those of --splits, or all existing ones. Raises RawDataError if one
+    does not exist."""
     for split in splits:
-        if split not in found:
+        if split not in existing:
             raise RawDataError(
-                f"{raw_data_dir} does not have the {split} split. It has: {', '.join(found)}."
+                f"{raw_data_dir} does not have the {split} split. It has: {', '.join(existing)}."
             )
-    return [split for split in found if split in splits or not splits]
+    return [split for split in existing if split in splits or not splits]
 
 
 def by_split(
     raw_data_dir: str,
     names: Sequence[str],
     held_out: "HeldOut | None",
-    *,
-    name: re.Pattern[str],
-    wanted: str,
+    pattern: re.Pattern[str],
+    examples: str,
 ) -> Mapping[str, Sequence[str]]:
     """The names of files by split, in the order of SPLITS. Raises RawDataError if none names a
     split.
 
-    held_out: None if the names state the split, in the first group of the pattern. wanted:
-    examples, for the error."""
+    held_out: None if the names state the split, in the first group of the pattern. examples: for
+    the error."""
     if held_out is not None:
         return dict.fromkeys(held_out.splits, names)
     files: dict[str, list[str]] = {}
-    for match in filter(None, map(name.fullmatch, names)):
+    for match in filter(None, map(pattern.fullmatch, names)):
         files.setdefault("validation" if match[1] == "val" else match[1], []).append(match[0])
     if not files:
         raise RawDataError(
-            f"{raw_data_dir} has no {wanted}. It has: {first_few(names)}. If these are not split "
+            f"{raw_data_dir} has no {examples}. It has: {first_few(names)}. If these are not split "
             "yet, give --validation-fraction (0 for train only)."
         )
     return {split: files[split] for split in SPLITS if split in files}
@@ -97,7 +95,7 @@ class HeldOut(NamedTuple):
 
     @property
     def splits(self) -> Sequence[str]:
-        """Those that get records."""
+        """The splits that get records."""
         return [split for split in SPLITS if getattr(self, split, True)]
 
     def split_of(self, place: str) -> str:
@@ -111,12 +109,12 @@ class HeldOut(NamedTuple):
 
 def held_out_of(args: argparse.Namespace) -> HeldOut | None:
     """The shares that the options ask for; None if the raw data has splits. Raises OptionError."""
-    given = args.validation_fraction, args.test_fraction
-    for option, fraction in zip(("--validation-fraction", "--test-fraction"), given, strict=True):
-        check_number(option, fraction, at_least=0, below=1)
-    if given == (None, None):
+    fractions = args.validation_fraction, args.test_fraction
+    for split, fraction in zip(SPLITS[1:], fractions, strict=True):
+        check_number(f"--{split}-fraction", fraction, at_least=0, below=1)
+    if fractions == (None, None):
         return None
-    shares = HeldOut(*(fraction or 0.0 for fraction in given))
+    shares = HeldOut(*(fraction or 0.0 for fraction in fractions))
     if sum(shares) >= 1:
         raise OptionError(
             f"--validation-fraction and --test-fraction are {sum(shares):g} together: nothing is "
@@ -151,7 +149,7 @@ def parse_class_names(text: str, where: str) -> tuple[str, ...]:
 
 
 def read_label_text(path: str) -> str:
-    """Like label_text, from a file."""
+    """The text of a label file, as from label_text."""
     return label_text(open_storage(path).read(path), path)
 
 
@@ -177,33 +175,21 @@ def position(names: Sequence[str], name: str) -> int:
     return place if place < len(names) and names[place] == name else -1
 
 
-class Readable(NamedTuple):
-    """An uncompressed file. origin: the compressed raw file that it was made from, or ""."""
-
-    uri: str
-    stat: Stat
-    origin: str = ""
-
-    def source(self, split: str, **fields: Any) -> Source:
-        """A unit to scan: the complete file, unless the fields state a part of it."""
-        return replace(
-            Source(split, self.uri, self.stat, bytes=self.stat.bytes, origin=self.origin), **fields
-        )
-
-
 def readable(
-    path: str, scratch: Scratch | None, compression: Compression | None = None
-) -> Readable:
-    """The raw file itself, or its temporary uncompressed copy.
+    path: str, scratch: Scratch | None, split: str = "", compression: Compression | None = None
+) -> Source:
+    """The raw file itself as a unit to scan, or its temporary uncompressed copy.
 
     A copy has the stamp of the raw file: each run makes it again, which is not a change of the raw
-    data. scratch: None forbids writing. compression: None for the one that the name announces, if
-    any. Raises OptionError if it would have to write, and RawDataError."""
+    data. scratch: None forbids writing. split: "" for a file of several. compression: None for the
+    one that the name announces, if any. Raises OptionError if it would have to write, and
+    RawDataError."""
     storage = open_storage(path)
     if not compression and path.endswith((".gz", ".tgz")):
         compression = "gzip"
     if not compression:
-        return Readable(path, storage.stat(path))
+        stat = storage.stat(path)
+        return Source(split, path, stat, bytes=stat.bytes)
     if scratch is None:
         raise OptionError(
             f"{path} has to be uncompressed before it can be scanned, and --dry-run writes nothing."
@@ -212,7 +198,8 @@ def readable(
     stat = open_storage(uri).stat(uri)
     origin = storage.stat(path)
     crc32c = origin.crc32c if stat.crc32c is None else stat.crc32c
-    return Readable(uri, stat._replace(stamp=origin.stamp, crc32c=crc32c), path)
+    stat = stat._replace(stamp=origin.stamp, crc32c=crc32c)
+    return Source(split, uri, stat, bytes=stat.bytes, origin=path)
 
 
 def batches(

@@ -124,40 +124,37 @@ def _plain_files(section: _RangeFile, offset: int, size: int) -> Iterator[Member
 
 
 def _plain_file(header: bytes) -> tuple[str, int, str] | None:
-    """(name, size, kind):
+    """The (name, size, kind) in a header:
     https://pubs.opengroup.org/onlinepubs/9699919799/utilities/pax.html#tag_20_92_13_06"""
     name = header[:100].partition(b"\0")[0]
-    size = header[124:136]
-    checksum = header[148:156]
+    size = header[124:136].rstrip(b"\0 ")
+    checksum = header[148:156].rstrip(b"\0 ")
     kind = _PLAIN.get(header[156:157])
-    prefix = header[345:346]
     if (
         not kind
-        or prefix != b"\0"
+        or header[345:346] != b"\0"  # the name has a prefix
         or name.endswith(b"/") != (kind == "folder")
         or header[257:262] != b"ustar"
+        or not _OCTAL(size)
+        or not _OCTAL(checksum)
     ):
-        return None
-    size = size.rstrip(b"\0 ")
-    checksum = checksum.rstrip(b"\0 ")
-    if not _OCTAL(size) or not _OCTAL(checksum):
         return None
     # The sum of all bytes, with spaces for the checksum itself: the lower half of adler32 is the
     # sum of bytes plus 1.
     total = (zlib.adler32(header[156:], zlib.adler32(header[:148])) & 0xFFFF) + 8 * ord(" ") - 1
-    if total % _ADLER != int(checksum, 8) % _ADLER:
+    file_size = int(size, 8)
+    # no content may follow a folder
+    if (total - int(checksum, 8)) % _ADLER or (kind == "folder" and file_size):
         return None
-    if kind == "folder" and int(size, 8):  # no content may follow a folder
-        return None
-    return decoded(name), int(size, 8), kind
+    return decoded(name), file_size, kind
 
 
 def _member(info: tarfile.TarInfo, offset: int, size: int) -> Member:
-    there = min(max(0, info.size), size - info.offset_data)
+    available = min(max(0, info.size), size - info.offset_data)
     kind = _kind(info)
-    if kind == "file" and there != info.size:
+    if kind == "file" and available != info.size:
         kind = "part of a file"
-    return Member(info.name, offset + info.offset_data, there, kind)
+    return Member(info.name, offset + info.offset_data, available, kind)
 
 
 def _check_end(section: _RangeFile, at: int) -> None:

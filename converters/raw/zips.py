@@ -42,8 +42,8 @@ class ZipError(RawDataError):
 
 @dataclass(frozen=True)
 class ZipMember(Member):
-    """offset: of the member's header. size: of its content. span: bytes from offset that contain
-    both.
+    """A member of a zip. offset: of its header. size: of its content. span: bytes from offset that
+    contain both.
 
     The length of the header is known only from the header, so `unpacked` takes the bytes of the
     span."""
@@ -186,17 +186,27 @@ def _entry(uri: str, shift: int, fields: tuple, rest: bytes) -> ZipMember:
         else "file"
     )
     if kind == "file":
-        _check_readable(uri, name, flags, method)
+        if flags & _ENCRYPTED:
+            raise ZipError(
+                f"{uri} is encrypted (member {name!r}). Unpack it with its password, and convert "
+                "the folders."
+            )
+        if method not in (_STORED, _DEFLATED):
+            raise ZipError(
+                f"{uri} has member {name!r} with compression method {method}; only stored and "
+                "deflated members can be read in place. Unpack it, or pack it again without "
+                "compression (zip -0)."
+            )
         # a span that large would be read for nothing
         if packed > 2 * size + 1024 or (method == _STORED and packed != size):
             raise _damaged(uri, f"member {name!r} has {size:,} bytes but takes {packed:,}")
     span = _LOCAL.size + name_bytes + packed
-    return ZipMember(name=name, offset=shift + offset, size=size, kind=kind, span=span, crc32=crc32)
+    return ZipMember(name, shift + offset, size, kind, span, crc32)
 
 
 def _name(data: bytes, flags: int, system: int, version: int) -> str:
-    """Programs on Unix write UTF-8 without its flag. Other names that are not UTF-8 are in the PC's
-    old code page.
+    """The name of a member. Programs on Unix write UTF-8 without its flag. Other names that are not
+    UTF-8 are in the PC's old code page.
 
     So are those that Python writes on Unix, since 3.14: its versions of zip tell it from other
     programs there."""
@@ -223,20 +233,6 @@ def _zip64_numbers(uri: str, name: str, extra: bytes, numbers: list[int]) -> lis
             wide = iter(struct.unpack_from(f"<{len(field) // 8}Q", field))
             return [next(wide) if number == _NOT_HERE_32 else number for number in numbers]
     raise _damaged(uri, f"member {name!r} has no zip64 sizes")
-
-
-def _check_readable(uri: str, name: str, flags: int, method: int) -> None:
-    if flags & _ENCRYPTED:
-        raise ZipError(
-            f"{uri} is encrypted (member {name!r}). Unpack it with its password, and convert the "
-            "folders."
-        )
-    if method not in (_STORED, _DEFLATED):
-        raise ZipError(
-            f"{uri} has member {name!r} with compression method {method}; only stored and deflated "
-            "members can be read in place. Unpack it, or pack it again without compression (zip "
-            "-0)."
-        )
 
 
 def _damaged(uri: str, why: str) -> ZipError:

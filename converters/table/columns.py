@@ -83,7 +83,7 @@ class Column:
 
     @property
     def feature(self) -> Feature:
-        """What a record has."""
+        """The feature that a record has."""
         dtype, content = _FEATURES["text" if self.kind == CLASS_NAME else self.kind]
         missing = f"; {MISSING} if missing" * (not self.required)
         many = "any number of classes" if self.separator else f"a class{missing}"
@@ -94,8 +94,8 @@ class Column:
         )
 
     def value(self, cells: Mapping[str, Any], jpeg: Callable[[Any], bytes]) -> Value:
-        """The feature's value in a row. jpeg: makes the image of a cell. Raises ValueError,
-        whatever jpeg raises."""
+        """The feature's value in a row. jpeg: makes the image of a cell. Raises ValueError, and
+        what jpeg raises."""
         if self.parts:
             return [number_cell(part, cell_of(cells, part)) for part in self.parts]
         cell = cell_of(cells, self.name) if self.required else cells.get(self.name)
@@ -147,14 +147,14 @@ class Column:
 
 
 def features_of(columns: Iterable[Column]) -> dict[str, Feature]:
-    """Their features by key."""
+    """The features of the columns, by key."""
     return {column.feature_key: column.feature for column in columns}
 
 
 def values_of(
     columns: Iterable[Column], cells: Mapping[str, Any], jpeg: Callable[[Any], bytes]
 ) -> dict[str, Value]:
-    """A value for each of these features. Raises ValueError, whatever jpeg raises."""
+    """A value for each of these features. Raises ValueError, and what jpeg raises."""
     return {column.feature_key: column.value(cells, jpeg) for column in columns}
 
 
@@ -178,25 +178,25 @@ def _in_order(names: Collection[str]) -> tuple[str, ...]:
     return tuple(sorted(names, key=int) if integers else sorted(names))
 
 
-class _Seen:
-    """What the cells of a column hold. asked: its kind, if that is given. separator: see Column."""
+class _Cells:
+    """What the cells of a column hold. kind: None to guess it. separator: see Column."""
 
-    def __init__(self, asked: str | None, separator: str | None) -> None:
-        self.asked = asked
+    def __init__(self, kind: str | None, separator: str | None) -> None:
+        self.kind = kind
         self.separator = separator
-        self.most = _MAX_CLASSES if asked == "category" else _FEW_VALUES
+        self.most = _MAX_CLASSES if kind == "category" else _FEW_VALUES
         self.kinds = set[str]()
         self.lengths = set[int | None]()
         self.values = set[str]()
         self.count = 0
-        self.named = ()
+        self.classes = ()
 
     def add(self, cell: Any, *, text: bool) -> None:
-        """text: a cell of csv, in which numbers are texts, too. A tuple has the names of the
-        column's classes."""
+        """Adds a cell. text: whether it is from csv, in which numbers are texts, too. A tuple has
+        the names of the column's classes."""
         if isinstance(cell, tuple):
-            self.asked = self.asked or "category"
-            self.named = cell
+            self.kind = self.kind or "category"
+            self.classes = cell
             return
         if self.separator:
             items: Sequence[Any] = ()
@@ -213,8 +213,8 @@ class _Seen:
                 self.count += 1
 
     def column(self, name: str) -> Column:
-        """Raises OptionError if no feature can hold it, LabelError."""
-        kind = self.asked or self._guessed()
+        """The column with these cells. Raises OptionError if no feature can hold it, LabelError."""
+        kind = self.kind or self._guessed()
         lists = self.lengths - {None}
         if kind not in KINDS or (lists and lists != self.lengths and not self.separator):
             raise OptionError(
@@ -228,17 +228,14 @@ class _Seen:
                 f"give --columns {name}=text, or --target-columns for numbers. For more classes, "
                 "list them in a --label-file."
             )
-        names = (
-            self.named or _in_order([*filter(_NAME.fullmatch, self.values)])
-            if kind == "category"
-            else ()
-        )
-        return Column(
-            name, kind, (lists.pop() if len(lists) == 1 else None,) if lists else (), names
-        )
+        names = ()
+        if kind == "category":
+            names = self.classes or _in_order([*filter(_NAME.fullmatch, self.values)])
+        shape = (lists.pop() if len(lists) == 1 else None,) if lists else ()
+        return Column(name, kind, shape, names)
 
     def _guessed(self) -> str:
-        """A kind, or what no kind is."""
+        """A kind, or a description of what no kind holds."""
         kinds = self.kinds - {""}
         if len(kinds) == 1 and kinds != {"text"}:
             return kinds.pop()
@@ -270,23 +267,21 @@ def _kind(cell: Any, *, text: bool) -> str:
 def find_columns(
     paths: Iterable[str],
     delimiter: str | None,
-    asked: Mapping[str, str | None],
+    kinds: Mapping[str, str | None],
     separator: str | None = None,
 ) -> tuple[Column, ...]:
     """The columns to convert, in the order in which they are found. Reads every row; the conversion
     reports bad ones.
 
-    asked: kinds by name, or None; ALL is for all others. separator: see Column. Raises OptionError,
+    kinds: by name, None to guess; ALL is for all others. separator: see Column. Raises OptionError,
     LabelError."""
 
-    def kind_of(
-        name: str,
-    ) -> str | None:  # pandas numbers rows in columns without a name, or with such names
-        return asked.get(
-            name, SKIP if not name or name.startswith("__index_level_") else asked.get(ALL)
-        )
+    def kind_of(name: str) -> str | None:
+        # pandas numbers rows in columns without a name, or with such names
+        is_index = not name or name.startswith("__index_level_")
+        return kinds.get(name, SKIP if is_index else kinds.get(ALL))
 
-    seen = dict[str, _Seen]()
+    columns = dict[str, _Cells]()
     for path in paths:
         known = (
             arrow(path).arrow_cells(open_storage(path), path)
@@ -294,39 +289,39 @@ def find_columns(
             else {}
         )
         unknown = {
-            n
-            for n in known
-            if kind_of(n) == "category" or (known[n] == [None] and kind_of(n) is None)
+            name
+            for name, cells in known.items()
+            if kind_of(name) == "category" or (cells == [None] and kind_of(name) is None)
         }
         examples = ((name, cell) for name, cells in known.items() for cell in cells)
         rows = table_rows(open_storage(path), path, delimiter, unknown)
-        for name, cell in itertools.chain(
-            examples, (cell for row in rows for cell in row.cells.items())
-        ):
-            if name not in seen:
-                seen[name] = _Seen(kind_of(name), separator)
-            if seen[name].asked != SKIP:
-                seen[name].add(cell, text=path.endswith((".csv", ".tsv")))
-    kept = [name for name, each in seen.items() if each.asked != SKIP]
-    for name in sorted(asked.keys() - seen.keys() - {ALL}):
+        cells_of_rows = itertools.chain.from_iterable(row.cells.items() for row in rows)
+        for name, cell in itertools.chain(examples, cells_of_rows):
+            if name not in columns:
+                columns[name] = _Cells(kind_of(name), separator)
+            if columns[name].kind != SKIP:
+                columns[name].add(cell, text=path.endswith((".csv", ".tsv")))
+    converted = {name: cells for name, cells in columns.items() if cells.kind != SKIP}
+    for name in sorted(kinds.keys() - columns.keys() - {ALL}):
         raise OptionError(
-            f"the tables have no column {name!r}, which an option names.{did_you_mean(name, kept)}"
+            f"the tables have no column {name!r}, which an option "
+            f"names.{did_you_mean(name, converted)}"
         )
-    if not kept:
+    if not converted:
         raise OptionError(
-            f"no column is left to convert. The tables have: {', '.join(seen) or 'no rows'}."
+            f"no column is left to convert. The tables have: {', '.join(columns) or 'no rows'}."
         )
-    return tuple(seen[name].column(name) for name in kept)
+    return tuple(cells.column(name) for name, cells in converted.items())
 
 
-def given_values(option: str, given: str | None, allowed: Sequence[str] = ()) -> dict[str, str]:
-    """NAME=VALUE,... or the same as an object in a .json file. allowed: the values, if any. Raises
-    OptionError."""
-    if given and given.endswith(".json"):
-        file = JsonFile(given, OptionError, 'Give an object such as {"price": "float32"}.')
-        values = file.read(open_storage(given).read(given), dict[str, str])
+def given_values(option: str, text: str | None, allowed: Sequence[str] = ()) -> dict[str, str]:
+    """The values by name, of NAME=VALUE,... or of an object in a .json file. allowed: the values,
+    if any. Raises OptionError."""
+    if text and text.endswith(".json"):
+        file = JsonFile(text, OptionError, 'Give an object such as {"price": "float32"}.')
+        values = file.read(open_storage(text).read(text), dict[str, str])
     else:
-        pairs = [pair.strip().partition("=") for pair in given.split(",")] if given else []
+        pairs = [pair.strip().partition("=") for pair in text.split(",")] if text else []
         values = {name: value for name, _, value in pairs}
     for name, value in values.items():
         if not name or not value or (allowed and value not in allowed):

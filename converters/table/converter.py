@@ -79,10 +79,10 @@ class ImageTableConverter:
             self._reference(source, row)
             for row in table_rows(storage, source.uri, self.delimiter, names)
         )
-        # Choose by the complete key: a shortened one depends on the split.
         rows_of_split = (
             (place, bounded(ref))
             for place, ref in rows
+            # by the complete key: a shortened one depends on the split
             if is_of(source.split, ref.key.removeprefix(f"{source.split}/"), self.held_out)
         )
         while batch := list(itertools.islice(rows_of_split, _ROWS_PER_BATCH)):
@@ -92,8 +92,7 @@ class ImageTableConverter:
         """The place of the row, and a reference to it."""
         key = f"{source.uri.rpartition('/')[2]}:{row.line}"
         error = row.error
-        image = ""
-        target = ""
+        image = target = ""
         try:
             if not error:
                 image = self._image(row)
@@ -156,10 +155,13 @@ class ImageTableConverter:
         )
 
     def _value_bytes(self, numbers: np.ndarray) -> np.ndarray | int:
-        """Shards begin and end where these sizes say, so that they stay as they are."""
-        first = self.target[0] if self.target else None
-        if first is None or first.parts:
-            return 4 * len(first.parts) if first else 0
+        """The predicted bytes of each row's target. Shards begin and end according to these sizes,
+        so they must not change."""
+        if not self.target:
+            return 0
+        first = self.target[0]
+        if first.parts:
+            return 4 * len(first.parts)
         if first.separator:
             # of the largest label
             varint_bytes = max(1, -(-(len(first.names) - 1).bit_length() // 7))
@@ -172,13 +174,11 @@ class ImageTableConverter:
 
     def convert(self, ref: Reference, data: bytes) -> Converted:
         image = self.to_jpeg(data)
-        target = self._values(ref.text("target").split())
-        return Converted(
-            {**_image_features(image, ref.file.uri), **target}, image.fixups, image.notes
-        )
+        features = _image_features(image, ref.file.uri) | self._values(ref.text("target").split())
+        return Converted(features, image.fixups, image.notes)
 
 
-def _image_features(image: Jpeg, uri: str) -> dict[str, bytes | int]:
+def _image_features(image: Jpeg, uri: str) -> dict[str, Value]:
     return {key: value for key, value in image_features(image, uri, 0).items() if key != _LABEL}
 
 

@@ -24,9 +24,9 @@ class RawTables:
     """The tables to scan, and the paths of all, including those of splits not chosen. others:
     tables of no split."""
 
-    sources: tuple[Source, ...]
-    paths: tuple[str, ...]
-    others: tuple[str, ...] = ()
+    sources: Sequence[Source]
+    paths: Sequence[str]
+    others: Sequence[str]
 
 
 def find_tables(raw_data_dir: str, splits: Sequence[str], held_out: HeldOut | None) -> RawTables:
@@ -42,8 +42,8 @@ def find_tables(raw_data_dir: str, splits: Sequence[str], held_out: HeldOut | No
             f"{raw_data_dir} has no tables ({', '.join(TABLE_SUFFIXES)}). It has: "
             f"{first_few(files)}."
         )
-    description = "table of a split, like train.csv or validation-1.jsonl"
-    tables = by_split(raw_data_dir, names, held_out, name=_NAME, wanted=description)
+    examples = "table of a split, like train.csv or validation-1.jsonl"
+    tables = by_split(raw_data_dir, names, held_out, _NAME, examples)
     sources = [
         Source(split, join(raw_data_dir, name), files[name], bytes=files[name].bytes, kind="file")
         for split in chosen(raw_data_dir, splits, tables)
@@ -51,23 +51,23 @@ def find_tables(raw_data_dir: str, splits: Sequence[str], held_out: HeldOut | No
     ]
     paths = sorted({join(raw_data_dir, name) for names in tables.values() for name in names})
     others = {join(raw_data_dir, name) for name in names} - set(paths)
-    return RawTables(tuple(sources), tuple(paths), tuple(sorted(others)))
+    return RawTables(sources, paths, sorted(others))
 
 
 def check_columns(
-    paths: Sequence[str], wanted: Mapping[str, Sequence[str]], delimiter: str | None
+    paths: Sequence[str], required: Mapping[str, Sequence[str]], delimiter: str | None
 ) -> None:
-    """Raises OptionError if a table lacks a column; a JSON table in its first 1,000 rows. wanted:
+    """Raises OptionError if a table lacks a column; a JSON table in its first 1,000 rows. required:
     columns by option."""
-    found = in_parallel(
-        lambda path: dict.fromkeys(column_names(open_storage(path), path, delimiter)), paths
+    names_of_tables = in_parallel(
+        lambda path: set(column_names(open_storage(path), path, delimiter)), paths
     )
-    for path, there in zip(paths, found, strict=True):
-        for option, columns in wanted.items():
+    for path, names in zip(paths, names_of_tables, strict=True):
+        for option, columns in required.items():
             for column in columns:
-                if there and column not in there:
+                if names and column not in names:
                     raise OptionError(
-                        f"{option}: {path} has no column {column!r}.{did_you_mean(column, there)}"
+                        f"{option}: {path} has no column {column!r}.{did_you_mean(column, names)}"
                     )
 
 

@@ -89,23 +89,23 @@ class RowConverter:
     def pack(self, source: Source, number: int, window: Sequence[tuple[str, TableRow]]) -> Pack:
         del number  # keys are unique in the source
         jpeg = partial(self._jpeg, source.uri)
-        good = list[tuple[str, bytes]]()
+        keys = list[str]()
+        payloads = list[bytes]()
         unusable = list[Unusable]()
         for place, row in window:
             key = f"{source.split}/{place}"
             error = row.error
             try:
                 if not error:
-                    good.append(
-                        (key, encode_example(self.schema, values_of(self.columns, row.cells, jpeg)))
-                    )
-            except (ValueError, Reject, SchemaError) as found:
-                error = str(found)
+                    values = values_of(self.columns, row.cells, jpeg)
+                    payloads.append(encode_example(self.schema, values))
+                    keys.append(key)
+            except (ValueError, Reject, SchemaError) as e:
+                error = str(e)
             if error:
-                unusable.append(
-                    Unusable(key, source.file, row.offset, f"{place_of(source.uri, row)}: {error}")
-                )
-        return Pack([key for key, _ in good], [payload for _, payload in good], {}, unusable)
+                error = f"{place_of(source.uri, row)}: {error}"
+                unusable.append(Unusable(key, source.file, row.offset, error))
+        return Pack(keys, payloads, {}, unusable)
 
     def _jpeg(self, table: str, cell: Any) -> bytes:
         """The image in a cell, or in the file that it names. Raises ValueError, Reject."""

@@ -13,7 +13,7 @@ import numpy as np
 from beam_jobs.converter import Converted, Pack, Source, Unusable, files_of
 from beam_jobs.packed_files import check_record
 from beam_jobs.references import File, Reference, References
-from converters.raw.files import HeldOut, batches, is_of
+from converters.raw.files import HeldOut, batches
 from converters.text.documents import Document, DocumentFormat, documents
 from converters.text.packing import EncodedDocuments, Piece, packed_rows
 from pipeline.shards.example import encode_integer_examples
@@ -91,7 +91,7 @@ class TextConverter:
         return batches(keyed, lambda each: len(each.document.raw), _WINDOW_BYTES)
 
     def _documents(self, storage: Storage, source: Source) -> Iterator[_KeyedDocument]:
-        """Those of the source's split."""
+        """The documents of the source's split."""
         held_out = self.info.held_out and HeldOut(*self.info.held_out)
         files = files_of(source)
         root = files[0].uri.removesuffix(source.tag)
@@ -100,8 +100,9 @@ class TextConverter:
             name = file.uri.removeprefix(root)
             for document in documents(storage, file.uri, self.reading, source.offset, end):
                 # by its hash, so that copies of a document are in one split
-                place = hashlib.blake2b(document.raw, digest_size=16).hexdigest()
-                if is_of(source.split, place, held_out):
+                if held_out is None or source.split == held_out.split_of(
+                    hashlib.blake2b(document.raw, digest_size=16).hexdigest()
+                ):
                     yield _KeyedDocument(f"{source.split}/{name}:{document.offset}", file, document)
 
     def pack(self, source: Source, number: int, window: Sequence[_KeyedDocument]) -> Pack:

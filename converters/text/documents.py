@@ -46,8 +46,8 @@ class Document(NamedTuple):
 
 @dataclass(frozen=True)
 class DocumentFormat:
-    """What a document is. unit: of text files. column: of tables. max_bytes: longer documents are
-    unusable."""
+    """The definition of a document. unit: of text files. column: of tables. max_bytes: longer
+    documents are unusable."""
 
     unit: Literal["file", "block"] = "file"
     column: str = "text"
@@ -104,10 +104,9 @@ def _of_table(
     for row in rows_of(file, name, reading.delimiter, begin):
         if end is not None and row.offset >= end:
             return
-        if row.error:
-            yield Document(row.offset, row.error.encode(), row.error)
-            continue
         try:
+            if row.error:
+                raise ValueError(row.error)
             text = document_cell(reading.column, cell_of(row.cells, reading.column))
             yield _document(row.offset, text, reading.max_bytes)
         except ValueError as e:
@@ -184,9 +183,9 @@ class RawTexts:
     """The sources to scan; paths of all tables, including those of splits not chosen; files that
     are not read."""
 
-    sources: tuple[Source, ...]
-    tables: tuple[str, ...]
-    others: tuple[str, ...]
+    sources: Sequence[Source]
+    tables: Sequence[str]
+    others: Sequence[str]
 
 
 def find_texts(
@@ -210,20 +209,19 @@ def find_texts(
             f"{raw_data_dir} has no text: no file ends in {', '.join(SUFFIXES)}, with or without "
             f"{GZIP}. It has: {first_few(files)}."
         )
-    description = "files of a split, such as train/a.txt or validation-1.jsonl"
-    names = by_split(raw_data_dir, list(texts), held_out, name=_SPLIT, wanted=description)
+    examples = "files of a split, such as train/a.txt or validation-1.jsonl"
+    names = by_split(raw_data_dir, list(texts), held_out, _SPLIT, examples)
     read = set(itertools.chain.from_iterable(names.values()))
     sources = list[Source]()
     for split in chosen(raw_data_dir, splits, names):
         read_files = [(name, File(join(raw_data_dir, name), texts[name])) for name in names[split]]
         sources += _sources(split, read_files, reading)
-    tables = (
+    tables = [
         join(raw_data_dir, name)
         for name in sorted(read)
         if bare_name(name).endswith(TEXT_TABLE_SUFFIXES)
-    )
-    others = tuple(name for name in files if name not in read)
-    return RawTexts(tuple(sources), tuple(tables), others)
+    ]
+    return RawTexts(sources, tables, [name for name in files if name not in read])
 
 
 def _files(storage: Storage, directory: str) -> Iterator[tuple[str, Stat]]:
