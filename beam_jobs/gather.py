@@ -159,7 +159,7 @@ def _finished(plan: SplitPlan, shard: int, refs: References) -> Receipt | None:
     if len(before) == len(rows):
         changed = refs.take(before[columns] != rows[columns])
     if len(changed):
-        # After a run that stopped at an older shard, shard and claim are of different raw data.
+        # A shard of other raw data than the claim is written again: a run stopped before it.
         if (
             by_bytes
             and not job.overwrite

@@ -58,21 +58,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     texts = find_texts(args.raw_data_dir, splits, held_out, reading)
     check_columns(texts.tables, {"--text-column": [args.text_column]}, args.delimiter)
     info = TextInfo(_tokenizer(args), args.sequence_length, args.packing, held_out)
-    return run(
-        args,
-        TextConverter(info, reading),
-        texts.sources,
-        notices=_not_read(texts.others),
-    )
+    converter = TextConverter(info, reading)
+    return run(args, converter, texts.sources, notices=_not_read(texts.others))
 
 
 def _not_read(others: Sequence[str]) -> Sequence[str]:
     if not others:
         return ()
     more = f" and {len(others) - 1:,} other files are" if len(others) > 1 else " is"
-    suffixes = ", ".join(SUFFIXES)
     return (
-        f"{others[0]}{more} ignored: only {suffixes} files of the splits are read, also with .gz.",
+        f"{others[0]}{more} ignored: only {', '.join(SUFFIXES)} files of the splits are read, also "
+        "with .gz.",
     )
 
 

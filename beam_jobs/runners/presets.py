@@ -51,10 +51,8 @@ def _start_and_wait(job: ConversionJob, options: Any, _console: Console, _waitin
     )
     try:
         result = pipeline.run()
-        how, remedy = (
-            "failed while the job ran",
-            "Look at the log of its workers. The same command resumes.",
-        )
+        how = "failed while the job ran"
+        remedy = "Look at the log of its workers. The same command resumes."
         result.wait_until_finish()
     except Exception as e:
         if isinstance(e, InfeedError) or any(mark in str(e) for mark in _OF_A_JOB):

@@ -26,7 +26,7 @@ _FAT, _UNIX = 0, 3  # systems that wrote a member
 _VERSIONS_OF_PYTHON = (20, 45)  # without and with zip64; Info-ZIP's are 23 and 30
 _ZIP64_EXTRA = 1
 
-# without the fields that nobody needs
+# x: fields that nobody needs
 _LOCAL = struct.Struct("<4s4xH16xHH")
 _ENTRY = struct.Struct("<4xBB2xHH4xIIIHHH4xII")
 _END = struct.Struct("<4xH4xHIIH")
