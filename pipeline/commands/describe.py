@@ -239,8 +239,8 @@ def planned_requests(records: IndexedRecords) -> Requests:
     requests = num_bytes = 0
     for group in lookahead:
         ids, starts = lookahead.due(lambda ids: read_starts(records.index.locate(ids)))
-        requests = requests + len(starts)
-        num_bytes = num_bytes + int(records.index.lengths[ids].sum())
+        requests += len(starts)
+        num_bytes += int(records.index.lengths[ids].sum())
         lookahead.used(group)
     return Requests(batch, requests / steps, num_bytes / steps)
 

@@ -64,31 +64,33 @@ def _per_record(column: Column, flags: np.ndarray) -> np.ndarray:
 
 def merged(parts: Sequence[tuple[np.ndarray, Columns]]) -> Columns:
     """The columns of all rows, from those of some."""
-    merged = Columns()
+    columns_of_all = Columns()
     order = np.argsort(np.concatenate([rows for rows, _ in parts]))
     for key in parts[0][1]:
         columns: Sequence[Any] = [columns[key] for _, columns in parts]
         if isinstance(columns[0], Ragged):
             rows = [row for column in columns for row in column.rows()]
             lengths = np.concatenate([column.lengths for column in columns])[order]
-            merged[key] = Ragged(np.concatenate([rows[at] for at in order.tolist()]), lengths)
+            values = np.concatenate([rows[at] for at in order.tolist()])
+            columns_of_all[key] = Ragged(values, lengths)
         else:
-            merged[key] = np.concatenate(columns)[order]
-    return merged
+            columns_of_all[key] = np.concatenate(columns)[order]
+    return columns_of_all
 
 
 def floats(
     data: np.ndarray, begins: np.ndarray, sizes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """The values in these ranges, float32, and how many are in each: None if they are not whole."""
-    whole = not (sizes % 4).any()
-    return (_joined(data, begins, sizes).view("<f4"), sizes // 4) if whole else (data, None)
+    """The values in these ranges, float32, and how many are in each: None if one is cut."""
+    if (sizes % 4).any():
+        return data, None
+    return _joined(data, begins, sizes).view("<f4"), sizes // 4
 
 
 def integers(
     data: np.ndarray, begins: np.ndarray, sizes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """The varints in these ranges, and how many are in each: None if they are not whole."""
+    """The varints in these ranges, and how many are in each: None if one is cut."""
     packed = _joined(data, begins, sizes)
     last = packed < ONE_BYTE
     stops = np.cumsum(sizes)

@@ -7,7 +7,8 @@ finds the reason. Nothing is taken on trust.
 
 Wire format: https://protobuf.dev/programming-guides/encoding/"""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from pipeline.shards.example_decoding import decode_features, example_keys
 from pipeline.shards.schema import Feature
 from pipeline.spec import DTYPES, feature_values, objects
 
-_PADDING = bytes(512)  # behind the last record: a step may look beyond its end
+_PADDING = bytes(512)  # after the last record: a step may look beyond its end
 _MOST_ORDERS = 3  # of keys, in one batch; other records are decoded one by one
 # entries of a record times records: a record of a million keys would cost the batch gigabytes
 _MOST_STEPS = 1 << 20
@@ -38,7 +39,7 @@ class _Order:
     of eight bytes.
 
     heads: what follows the length of an entry. tags: of the list, 0 for a feature that is not
-    wanted. An entry whose lengths take one byte each begins with `known + length * moving`, where
+    parsed. An entry whose lengths take one byte each begins with `known + length * moving`, where
     length is that of the entry: each of the others is smaller by what lies between. sizes: int64
     [entries], of these beginnings."""
 
@@ -106,8 +107,7 @@ class ExampleParser:
         sizes = np.fromiter(map(len, payloads), np.int64, len(payloads))
         data = np.frombuffer(b"".join([*payloads, _PADDING]), np.uint8)
         ends = np.cumsum(sizes)
-        order = self._order
-        alike, ranges = _walk(data, ends - sizes, ends, order)
+        alike, ranges = _walk(data, ends - sizes, ends, self._order)
         if not alike.any():
             self._order = order = self._order_of(payloads[0], len(payloads))
             alike, ranges = _walk(data, ends - sizes, ends, order)
@@ -117,10 +117,10 @@ class ExampleParser:
             }
         if not alike.any():
             return alike, {}
-        there = {key: feature for key, feature in self._features.items() if key in ranges}
-        columns = _columns(data, there, ranges)
-        absent = self._features.keys() - there.keys()
-        if absent and (columns or not there):
+        present = {key: feature for key, feature in self._features.items() if key in ranges}
+        columns = _columns(data, present, ranges)
+        absent = self._features.keys() - ranges.keys()
+        if absent and (columns or not present):
             columns |= self._one_by_one([b""] * int(alike.sum()), absent)
         return alike, columns
 
@@ -148,8 +148,8 @@ class ExampleParser:
 def _walk(
     data: np.ndarray, begins: np.ndarray, ends: np.ndarray, order: _Order
 ) -> tuple[np.ndarray, dict[bytes, _Ranges]]:
-    """Which of the records in data[begin:end] have this order, and where the values of the wanted
-    features are."""
+    """Which of the records in data[begin:end] have this order, and where the values of the features
+    with a tag are."""
     size, at = _lengths(data, begins + 1)
     alike: Any = (at + size == ends) & (data[begins] == 0x0A) & (len(order.keys) > 0)
     if not alike.any():
@@ -238,23 +238,21 @@ def _lengths(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _columns(
     data: np.ndarray, features: Mapping[bytes, Feature], ranges: Mapping[bytes, _Ranges]
 ) -> Columns:
-    """None at all if a list does not have the number of values that it should have, or is not
-    whole."""
+    """The columns of these features; none at all if a list does not have the number of values that
+    it should have, or is cut."""
     columns = Columns()
-    whole = data.data
+    memory = data.data
     for keys in _together(features):
         feature = features[keys[0]]
-        begins, sizes = (
-            np.concatenate(each) for each in zip(*(ranges[key] for key in keys), strict=True)
-        )
+        begins = np.concatenate([ranges[key].begins for key in keys])
+        sizes = np.concatenate([ranges[key].sizes for key in keys])
         if feature.dtype == "bytes":
             spans = zip(begins.tolist(), (begins + sizes).tolist(), strict=True)
-            values = objects([bytes(whole[begin:end]) for begin, end in spans])
+            values = objects([bytes(memory[begin:end]) for begin, end in spans])
             counts = np.ones(1)
         else:
-            values, counts = (floats if feature.dtype == "float32" else integers)(
-                data, begins, sizes
-            )
+            numbers = floats if feature.dtype == "float32" else integers
+            values, counts = numbers(data, begins, sizes)
         if counts is None or (
             feature.num_values is not None and (counts != feature.num_values).any()
         ):
@@ -268,13 +266,13 @@ def _columns(
     return columns
 
 
-def _together(features: Mapping[bytes, Feature]) -> Sequence[Sequence[bytes]]:
+def _together(features: Mapping[bytes, Feature]) -> Iterable[Sequence[bytes]]:
     """The keys of features whose values are found in one step: all single ones of a kind, and each
     list."""
-    groups = dict[Any, list[bytes]]()
+    groups = defaultdict[Any, list[bytes]](list)
     for key, feature in features.items():
-        groups.setdefault(feature.dtype if feature.shape == () else key, []).append(key)
-    return list(groups.values())
+        groups[feature.dtype if feature.shape == () else key].append(key)
+    return groups.values()
 
 
 def _stacked(rows: Sequence[np.ndarray], feature: Feature) -> Column:

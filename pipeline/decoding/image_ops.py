@@ -1,5 +1,5 @@
-"""Ops that decode images of one known size, and the decoding of encoded images: format and size
-from the content, the pixels of a window.
+"""Ops that decode images of one known size, and the decoding of encoded images: format, size and
+pixels from the content.
 
 JPEGs are decoded by libjpeg-turbo, everything else by Pillow. EXIF is ignored, including its
 rotation, as in other readers. Transparent pixels keep their colour."""
@@ -7,7 +7,7 @@ rotation, as in other readers. Transparent pixels keep their colour."""
 import contextlib
 import io
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -18,14 +18,13 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from pipeline.decoding.op import ImageOp, Op, Rng, Specs, spec_of
+from pipeline.decoding.op import ImageOp, Rng, Specs, spec_of
 from pipeline.errors import OptionError, SchemaError
 from pipeline.spec import BYTES, ArraySpec
 
-Window = tuple[int, int, int, int]  # y, x, height, width
 Kind = Literal["JPEG", "PNG", "WebP"]
-_PNG = b"\x89PNG\r\n\x1a\n"
-_JPEG = b"\xff\xd8\xff"
+PNG = b"\x89PNG\r\n\x1a\n"
+JPEG = b"\xff\xd8\xff"
 _SHOWN = 12
 _READERS: Mapping[Kind, type[ImageFile]] = {
     "JPEG": JpegImageFile,
@@ -34,52 +33,15 @@ _READERS: Mapping[Kind, type[ImageFile]] = {
 }
 
 
-def pixels_spec(op: Op, key: str, specs: Specs, shape: tuple[int, int, int]) -> ArraySpec:
-    """uint8 with this shape, which `op` decodes from `key`. SchemaError unless `key` is one bytes
-    value."""
-    spec = spec_of(op, key, specs)
+def pixels_spec(op: ImageOp, specs: Specs, shape: tuple[int, int, int]) -> ArraySpec:
+    """uint8 with this shape, which `op` decodes from the feature it reads. SchemaError unless that
+    is one bytes value."""
+    spec = spec_of(op, op.key, specs)
     if spec.dtype != BYTES or spec.shape != ():
         raise SchemaError(
-            f"{op!r}: {key!r} is {spec.dtype} {spec.shape}; it must be one bytes value."
+            f"{op!r}: {op.key!r} is {spec.dtype} {spec.shape}; it must be one bytes value."
         )
     return ArraySpec(shape, np.dtype(np.uint8))
-
-
-def decoded_window(
-    encoded: bytes,
-    window: Callable[[int, int], Window],
-    channels: int,
-    max_pixels: int,
-    key: str,
-    min_size: tuple[int, int] | None = None,
-) -> np.ndarray:
-    """uint8 [h, w, channels]: the pixels of the window that `window` returns for the height and
-    width of the image.
-
-    min_size: a JPEG is decoded at a half, a quarter or an eighth of its size if the window then
-    still has this size, so rounding the window to whole pixels moves it by half of one.
-    SchemaError, with `key` and the remedy, for other data, for more than max_pixels pixels, and for
-    a damaged image."""
-    header = jpeg_header(encoded) if encoded.startswith(_JPEG) else None
-    height, width = size = header.size if header else _png_or_webp_size(encoded, key)
-    if height * width > max_pixels:  # before anything is decoded
-        raise SchemaError(
-            f"{key!r} has more pixels than max_pixels={max_pixels}. Give the op a larger "
-            "max_pixels, or convert the data again with --max-side. Its height and width are "
-            f"{height} and {width}."
-        )
-    y, x, h, w = window(height, width)
-    if header:
-        fits = [n for n in (2, 4, 8) if min_size and h >= n * min_size[0] and w >= n * min_size[1]]
-        scale_denom = max(fits, default=1)
-        pixels = jpeg_pixels(encoded, header, channels, scale_denom)
-        if pixels.shape[0] != height:
-            y, x, h, w = (round(place / scale_denom) for place in (y, x, h, w))
-    else:
-        pixels = pillow_pixels(
-            encoded, "PNG" if encoded.startswith(_PNG) else "WebP", size, channels
-        )
-    return pixels[y : y + h, x : x + w]
 
 
 class JpegHeader(NamedTuple):
@@ -118,7 +80,7 @@ def jpeg_pixels(
 
 def png_size(encoded: bytes) -> tuple[int, int] | None:
     """Height and width; None if the data do not begin like a PNG. https://www.w3.org/TR/png-3/"""
-    if len(encoded) < 24 or encoded[:16] != _PNG + b"\0\0\0\x0dIHDR":
+    if len(encoded) < 24 or encoded[:16] != PNG + b"\0\0\0\x0dIHDR":
         return None
     width, height = struct.unpack_from(">2i", encoded, 16)  # PNG has no larger sizes than int32
     return height, width
@@ -162,7 +124,7 @@ def _damaged(kind: Kind, error: Exception) -> SchemaError:
     )
 
 
-def _png_or_webp_size(encoded: bytes, key: str) -> tuple[int, int]:
+def png_or_webp_size(encoded: bytes, key: str) -> tuple[int, int]:
     """Height and width. SchemaError, which states the actual format, for other data."""
     size = png_size(encoded)
     animated = False
@@ -194,7 +156,7 @@ class _Decode(ImageOp):
             )
 
     def _spec(self, specs: Specs) -> ArraySpec:
-        return pixels_spec(self, self.key, specs, self.shape)
+        return pixels_spec(self, specs, self.shape)
 
     def _check_size(self, size: tuple[int, int] | None, what: str) -> None:
         """Raises SchemaError before anything is decoded. what: the wrong value."""

@@ -49,7 +49,7 @@ class Rng:
     def bits(self, count: int) -> np.ndarray:
         """uint32 [count], uniform over all bits."""
         begin = self._next
-        self._next = self._next + count
+        self._next += count
         return self._batch.words(self._row, self._next)[begin:]
 
     def uniform(self, low: float = 0.0, high: float = 1.0, size: int | None = None) -> Any:
@@ -184,32 +184,31 @@ class ImageOp(OneFeatureOp):
         return getattr(self, "into", self.key)
 
     def _spec(self, specs: Specs) -> ArraySpec:
-        return image_spec(self, self.key, specs)
+        return image_spec(self, specs)
 
     def _image(self, value: Any, rng: Rng, /) -> np.ndarray:
         raise NotImplementedError
 
 
-def image_spec(op: Op, key: str, specs: Specs, *, only_uint8: bool = False) -> ArraySpec:
+def image_spec(op: ImageOp, specs: Specs, *, only_uint8: bool = False) -> ArraySpec:
     """The spec of the decoded image that `op` reads. SchemaError, with the op that would help, for
     anything else."""
-    spec = spec_of(op, key, specs)
+    spec = spec_of(op, op.key, specs)
     if len(spec.shape) == 3 and spec.fits_a_batch and (spec.dtype == "u1" or not only_uint8):
         return spec
     kind = "a uint8 image" if only_uint8 else "an image"
+    actual = f"{spec.dtype} {spec.shape}"
+    remedies = {
+        2: f" A grey image has one channel: {(*spec.shape, 1)}.",
+        3: " Put this op before the one that changes its dtype.",
+    }
+    remedy = remedies.get(len(spec.shape), "")
     if spec.dtype == BYTES:
         actual = "bytes"
         remedy = (
             " Decode it first: DecodeResize, DecodeCentralCrop and DecodeRandomResizedCrop take "
             "images of any size, DecodeJpeg and DecodePng images of a fixed size."
         )
-    else:
-        actual = f"{spec.dtype} {spec.shape}"
-        remedy = (
-            f" A grey image has one channel: {(*spec.shape, 1)}." if len(spec.shape) == 2 else ""
-        )
-        if len(spec.shape) == 3:
-            remedy = " Put this op before the one that changes its dtype."
     raise SchemaError(
-        f"{op!r}: {key!r} is {actual}; it must be {kind} (height, width, channels).{remedy}"
+        f"{op!r}: {op.key!r} is {actual}; it must be {kind} (height, width, channels).{remedy}"
     )

@@ -14,12 +14,21 @@ from typing import Literal
 import numpy as np
 
 from pipeline.checks import check_choice, check_number
-from pipeline.decoding.image_ops import Window, decoded_window, pixels_spec
+from pipeline.decoding.image_ops import (
+    JPEG,
+    PNG,
+    jpeg_header,
+    jpeg_pixels,
+    pillow_pixels,
+    pixels_spec,
+    png_or_webp_size,
+)
 from pipeline.decoding.op import ImageOp, Rng, Specs
 from pipeline.decoding.resizing import Method, check_resizing, mirrored, resized
-from pipeline.errors import OptionError
+from pipeline.errors import OptionError, SchemaError
 from pipeline.spec import ArraySpec
 
+Window = tuple[int, int, int, int]  # y, x, height, width
 MAX_PIXELS = 2**26  # 200 MB as RGB; more than cameras produce
 TRIES = 10
 _RATIOS = 4096
@@ -51,7 +60,7 @@ class _Photo(ImageOp):
         check_choice(f"{self!r}: channels", self.channels, (1, 3))
 
     def _spec(self, specs: Specs) -> ArraySpec:
-        return pixels_spec(self, self.key, specs, (*self.size, self.channels))
+        return pixels_spec(self, specs, (*self.size, self.channels))
 
     def _window(
         self,
@@ -59,9 +68,33 @@ class _Photo(ImageOp):
         window: Callable[[int, int], Window],
         target: tuple[int, int] | None = None,
     ) -> np.ndarray:
-        height, width = target or self.size
-        min_size = (2 * height, 2 * width) if self.scaled else None
-        return decoded_window(encoded, window, self.channels, self.max_pixels, self.key, min_size)
+        """uint8 [h, w, channels]: the pixels of the window that `window` returns for the height and
+        width of the image.
+
+        target: the size to which they will be resized; None for `size`. If `scaled`, a JPEG is
+        decoded so small that the window still has twice that size, so rounding the window to whole
+        pixels moves it by half of one. SchemaError, with the remedy, for other data, for too many
+        pixels, and for a damaged image."""
+        header = jpeg_header(encoded) if encoded.startswith(JPEG) else None
+        height, width = size = header.size if header else png_or_webp_size(encoded, self.key)
+        if height * width > self.max_pixels:  # before anything is decoded
+            raise SchemaError(
+                f"{self.key!r} has more pixels than max_pixels={self.max_pixels}. Give the op a "
+                "larger max_pixels, or convert the data again with --max-side. Its height and "
+                f"width are {height} and {width}."
+            )
+        y, x, h, w = window(height, width)
+        if header:
+            least_h, least_w = target or self.size
+            fits = [n for n in (2, 4, 8) if h >= 2 * n * least_h and w >= 2 * n * least_w]
+            scale_denom = max(fits, default=1) if self.scaled else 1
+            pixels = jpeg_pixels(encoded, header, self.channels, scale_denom)
+            if pixels.shape[0] != height:
+                y, x, h, w = (round(place / scale_denom) for place in (y, x, h, w))
+        else:
+            kind = "PNG" if encoded.startswith(PNG) else "WebP"
+            pixels = pillow_pixels(encoded, kind, size, self.channels)
+        return pixels[y : y + h, x : x + w]
 
     def _resized(self, pixels: np.ndarray, size: tuple[int, int] | None = None) -> np.ndarray:
         return resized(pixels, self.size if size is None else size, self.method, self.antialias)
@@ -178,7 +211,9 @@ def random_window(
         w = round(root * side)
         if 1 <= h <= height and 1 <= w <= width:
             return math.floor(of_y * (height - h + 1)), math.floor(of_x * (width - w + 1)), h, w
-    return _central_within(height, width, ratio)
+    h = max(min(height, round(width / ratio[0])), 1)
+    w = max(min(width, round(height * ratio[1])), 1)
+    return (height - h) // 2, (width - w) // 2, h, w
 
 
 @functools.cache
@@ -189,12 +224,6 @@ def _roots_of_ratios(ratio: tuple[float, float]) -> list[float]:
     high = math.log(ratio[1])
     middles = [low + (i + 0.5) / _RATIOS * (high - low) for i in range(_RATIOS)]
     return [round(math.exp(middle / 2) * 2**24) / 2**24 for middle in middles]
-
-
-def _central_within(height: int, width: int, ratio: tuple[float, float]) -> Window:
-    h = max(min(height, round(width / ratio[0])), 1)
-    w = max(min(width, round(height * ratio[1])), 1)
-    return (height - h) // 2, (width - w) // 2, h, w
 
 
 def central_square(height: int, width: int, crop: int, border: int) -> Window:

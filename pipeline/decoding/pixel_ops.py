@@ -3,7 +3,7 @@ TrivialAugment in its wide space (https://arxiv.org/abs/2103.10158)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
@@ -40,8 +40,7 @@ class RandomShift(ImageOp):
         check_choice(f"{self!r}: fill", self.fill, get_args(Fill))
 
     def _image(self, value: np.ndarray, rng: Rng, /) -> np.ndarray:
-        height, width, _ = value.shape
-        return _random_crop(value, rng, (height, width), self.pixels, self.fill)
+        return _random_crop(value, rng, None, self.pixels, self.fill)
 
 
 @dataclass(frozen=True)
@@ -65,16 +64,12 @@ class RandomCrop(ImageOp):
         check_choice(f"{self!r}: fill", self.fill, get_args(Fill))
 
     def _spec(self, specs: Specs) -> ArraySpec:
-        spec = image_spec(self, self.key, specs)
-        return (
-            spec
-            if self.size is None
-            else _cropped_spec(self, self.key, spec, self.size, self.padding)
-        )
+        if self.size is None:
+            return image_spec(self, specs)
+        return _cropped_spec(self, specs, self.size, self.padding)
 
     def _image(self, value: np.ndarray, rng: Rng, /) -> np.ndarray:
-        height, width, _ = value.shape
-        return _random_crop(value, rng, self.size or (height, width), self.padding, self.fill)
+        return _random_crop(value, rng, self.size, self.padding, self.fill)
 
 
 @dataclass(frozen=True)
@@ -89,7 +84,7 @@ class CentralCrop(ImageOp):
         check_size(self, self.size)
 
     def _spec(self, specs: Specs) -> ArraySpec:
-        return _cropped_spec(self, self.key, image_spec(self, self.key, specs), self.size)
+        return _cropped_spec(self, specs, self.size)
 
     def _image(self, value: np.ndarray, _rng: Rng, /) -> np.ndarray:
         (height, width), (h, w) = value.shape[:2], self.size
@@ -125,7 +120,7 @@ class Resize(ImageOp):
         check_resizing(self, self.size, self.method, self.antialias)
 
     def _spec(self, specs: Specs) -> ArraySpec:
-        spec = image_spec(self, self.key, specs, only_uint8=True)
+        spec = image_spec(self, specs, only_uint8=True)
         return replace(spec, shape=(*self.size, spec.shape[2]))
 
     def _image(self, value: np.ndarray, _rng: Rng, /) -> np.ndarray:
@@ -139,7 +134,7 @@ class GreyToRgb(ImageOp):
     key: str = "image"
 
     def _spec(self, specs: Specs) -> ArraySpec:
-        spec = image_spec(self, self.key, specs)
+        spec = image_spec(self, specs)
         if spec.shape[2] != 1:
             remedy = (
                 "Leave this op out: the image is already RGB."
@@ -153,32 +148,33 @@ class GreyToRgb(ImageOp):
         return np.broadcast_to(value, (*value.shape[:2], 3))
 
 
-def _cropped_spec(
-    op: ImageOp, key: str, spec: ArraySpec, size: tuple[int, int], padding: int = 0
-) -> ArraySpec:
-    """`spec` with this size. SchemaError if the padded image is smaller."""
+def _cropped_spec(op: ImageOp, specs: Specs, size: tuple[int, int], padding: int = 0) -> ArraySpec:
+    """The spec of the image that `op` reads, with this size. SchemaError if the padded image is
+    smaller."""
+    spec = image_spec(op, specs)
     height, width, channels = (side or 0 for side in spec.shape)
     if size[0] > height + 2 * padding or size[1] > width + 2 * padding:
         padded = f" and {padding} pixels of padding on each side" if padding else ""
         raise SchemaError(
-            f"{op!r}: {key!r} is {height} x {width}{padded}, smaller than the {size[0]} x "
-            f"{size[1]} of size. Resize it first, such as with Resize({key!r}, size={size}), or "
+            f"{op!r}: {op.key!r} is {height} x {width}{padded}, smaller than the {size[0]} x "
+            f"{size[1]} of size. Resize it first, such as with Resize({op.key!r}, size={size}), or "
             "take a smaller size."
         )
     return replace(spec, shape=(*size, channels))
 
 
 def _random_crop(
-    image: np.ndarray, rng: Rng, size: tuple[int, int], padding: int, fill: Fill
+    image: np.ndarray, rng: Rng, size: tuple[int, int] | None, padding: int, fill: Fill
 ) -> np.ndarray:
-    """A window of the padded image, [*size, channels], at a position drawn from the key."""
-    height, width, _ = image.shape
+    """A window of the padded image, [*size, channels], at a position drawn from the key. size: None
+    for that of the image."""
+    height, width = size or image.shape[:2]
+    padded = bordered(image, padding, fill) if padding else image
     # The key is already a hash: its bits are the random numbers, independent of any generator's
     # version.
-    y = rng.key[0] % (height + 2 * padding - size[0] + 1)
-    x = rng.key[1] % (width + 2 * padding - size[1] + 1)
-    padded = bordered(image, padding, fill) if padding else image
-    return padded[y : y + size[0], x : x + size[1]]
+    y = rng.key[0] % (padded.shape[0] - height + 1)
+    x = rng.key[1] % (padded.shape[1] - width + 1)
+    return padded[y : y + height, x : x + width]
 
 
 @dataclass(frozen=True)
@@ -195,7 +191,7 @@ class TrivialAugmentWide(ImageOp):
     key: str = "image"
 
     def _spec(self, specs: Specs) -> ArraySpec:
-        spec = image_spec(self, self.key, specs, only_uint8=True)
+        spec = image_spec(self, specs, only_uint8=True)
         if (channels := spec.shape[2]) not in (1, 3):
             raise SchemaError(
                 f"{self!r}: {self.key!r} has {channels} channels; it must have 1 (grey) or 3 (RGB)."
@@ -231,6 +227,11 @@ def _pillow(change: Callable[[Image.Image, float], Image.Image]) -> Augmentation
     return augmentation
 
 
+def _enhanced(kind: Callable[[Image.Image], Any]) -> Augmentation:
+    """kind: of Pillow's ImageEnhance."""
+    return _pillow(lambda picture, signed: kind(picture).enhance(1 + 0.99 * signed))
+
+
 def _sheared(picture: Image.Image, x: float, y: float) -> Image.Image:
     return picture.transform(
         picture.size, Image.Transform.AFFINE, (1, x, 0, y, 1, 0), Image.Resampling.NEAREST
@@ -255,20 +256,12 @@ _AUGMENTATIONS: dict[str, Augmentation] = {
     "rotate": _pillow(lambda picture, signed: picture.rotate(135 * signed)),
     # -1 is 255
     "solarize": lambda image, share, _: image ^ -(image >= 256 - int(256 * share)).view(np.uint8),
-    "colour": _pillow(
-        lambda picture, signed: ImageEnhance.Color(picture).enhance(1 + 0.99 * signed)
-    ),
+    "colour": _enhanced(ImageEnhance.Color),
     # the highest 8 to 2 bits
     "posterize": lambda image, share, _: image & np.uint8(256 - 2 ** round(6 * share)),
-    "contrast": _pillow(
-        lambda picture, signed: ImageEnhance.Contrast(picture).enhance(1 + 0.99 * signed)
-    ),
-    "brightness": _pillow(
-        lambda picture, signed: ImageEnhance.Brightness(picture).enhance(1 + 0.99 * signed)
-    ),
-    "sharpness": _pillow(
-        lambda picture, signed: ImageEnhance.Sharpness(picture).enhance(1 + 0.99 * signed)
-    ),
+    "contrast": _enhanced(ImageEnhance.Contrast),
+    "brightness": _enhanced(ImageEnhance.Brightness),
+    "sharpness": _enhanced(ImageEnhance.Sharpness),
     "shear_x": _pillow(lambda picture, signed: _sheared(picture, 0.99 * signed, 0)),
     "shear_y": _pillow(lambda picture, signed: _sheared(picture, 0, 0.99 * signed)),
     "translate_x": lambda image, _, signed: _moved(image, 1, int(32 * signed)),

@@ -70,13 +70,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """The ops in order. specs: of the features after all ops. reads: the record's features that
-    they need. made: the features that they set. dropped: feature -> the op that dropped it."""
+    """The ops in order. specs: of the features after all ops. dropped: feature -> the op that
+    dropped it."""
 
-    steps: tuple[Step, ...]
+    steps: Sequence[Step]
     specs: dict[str, ArraySpec]
-    reads: frozenset[str]
-    made: frozenset[str]
     dropped: dict[str, Op]
 
 
@@ -99,14 +97,12 @@ def listed(ops: Sequence[Op]) -> tuple[Op, ...]:
     return tuple(ops)
 
 
-def planned(given: Specs, ops: Sequence[Op]) -> Plan:
-    """The plan for records with the features `given`. Raises OptionError or SchemaError if the ops
-    do not fit them."""
+def planned(stored: Specs, ops: Sequence[Op]) -> Plan:
+    """The plan for records with the features `stored`. Raises OptionError or SchemaError if the
+    ops do not fit them."""
     steps = []
-    specs = dict(given)
+    specs = dict(stored)
     dropped = dict[str, Op]()
-    reads = set[str]()
-    made = set[str]()
     for op in ops:
         drops = tuple(sorted(op.dropped_features(specs))) if isinstance(op, DropsFeatures) else ()
         for key in (*op.reads, *drops):
@@ -121,14 +117,12 @@ def planned(given: Specs, ops: Sequence[Op]) -> Plan:
             raise OptionError(
                 f"{op!r} sets {taken[0]!r}: names that start with _ are reserved. Choose another."
             )
-        reads |= set(op.reads) - made
         steps.append(Step(op, sets))
         specs = {key: spec for key, spec in specs.items() if key not in drops} | dict(sets)
-        made |= set(sets)
         dropped = {
             key: by for key, by in (dropped | dict.fromkeys(drops, op)).items() if key not in sets
         }
-    return Plan(tuple(steps), specs, frozenset(reads), frozenset(made), dropped)
+    return Plan(steps, specs, dropped)
 
 
 @dataclass(frozen=True)

@@ -50,15 +50,13 @@ class RowDecoder:
         self.layout = layout
         self.pad_to = pad_to
         self.keys = tuple(keys)
-        self._specs = plan.specs
         self.num_ops = len(plan.steps)
-        self.steps, read = (_needed if only_needed else _all)(plan, keys)
+        self.steps, read = _steps_for(keys, plan, only_needed)
         counted = {pad.length_into: key for key, pad in pad_to.items()}
         self.stored = sorted({counted.get(key, key) for key in read})
         self.renumbered = {key: each for key, each in renumbered.items() if key in self.stored}
-        self._made = [
-            key for key in self.keys if any(key in step.sets for step in self.steps.values())
-        ]
+        set_by_ops = {key for step in self.steps.values() for key in step.sets}
+        self._set_by_ops = {key: plan.specs[key] for key in self.keys if key in set_by_ops}
         self._parse = parser_of(layout, self.stored, narrow=not self.steps)
         self._threads = _RowThreads()
 
@@ -85,9 +83,9 @@ class RowDecoder:
         }
         rngs = {place: rngs_of(seeds[:, place]) for place in self.steps}
         arrays = dict[str, np.ndarray]()
-        for key in self._made:
-            shape: Any = self._specs[key].shape
-            arrays[key] = np.empty((len(seeds), *shape), self._specs[key].dtype)
+        for key, spec in self._set_by_ops.items():
+            shape: Any = spec.shape
+            arrays[key] = np.empty((len(seeds), *shape), spec.dtype)
 
         def apply(some: range) -> None:
             for row in some:
@@ -103,17 +101,15 @@ class RowDecoder:
         return arrays
 
 
-def _all(plan: Plan, keys: Collection[str]) -> tuple[dict[int, Step], set[str]]:
-    return dict(enumerate(plan.steps)), {*plan.reads, *(set(keys) - plan.made)}
-
-
-def _needed(plan: Plan, keys: Collection[str]) -> tuple[dict[int, Step], set[str]]:
-    """The steps by their place in the list, without those that none of the keys depends on; and
-    what they read."""
+def _steps_for(
+    keys: Collection[str], plan: Plan, only_needed: bool
+) -> tuple[dict[int, Step], set[str]]:
+    """The steps by their place in the list, all or only those on which a key depends; and the
+    features of a record that they and the keys need."""
     steps = dict[int, Step]()
     needed = set(keys)
     for place, step in reversed(list(enumerate(plan.steps))):
-        if needed & step.sets.keys():
+        if not only_needed or needed & step.sets.keys():
             steps[place] = step
             needed = (needed - step.sets.keys()) | set(step.op.reads)
     return dict(sorted(steps.items())), needed

@@ -50,7 +50,7 @@ class Slots:
         if self._free:
             return self._free.popleft()
         number = self._count
-        self._count = self._count + 1
+        self._count += 1
         if self.file >= 0:
             # what is not used yet takes no memory
             os.ftruncate(self.file, _first(_part(number) + 1) * self._size)

@@ -146,8 +146,8 @@ class MixOrder:
             )
             here = sources[inside : inside + count]
             yield self._drawn(stream, had, here)
-            count = count - len(here)
-            at = at + len(here)
+            count -= len(here)
+            at += len(here)
 
     def _drawn(
         self, stream: int, had: np.ndarray, sources: np.ndarray

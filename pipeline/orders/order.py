@@ -132,7 +132,7 @@ class TrainOrder:
                 rows_of_batches(partial(self._records, position), ranges, self._stream_rows, here)
             )
             position = self.advance(position, here)
-            batches = batches - here
+            batches -= here
         ids, epochs = np.concatenate(groups, axis=1)
         return Rows(ids, epochs, self.seed)
 

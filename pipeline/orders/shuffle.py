@@ -145,10 +145,10 @@ class Shuffle:
             window, inside = divmod(at, self.window_records)
             ids = self._window(epoch, stream, window)[inside : inside + count]
             yield epoch, ids
-            count = count - len(ids)
-            at = at + len(ids)
+            count -= len(ids)
+            at += len(ids)
             if at == length:
-                epoch = epoch + 1
+                epoch += 1
                 at = 0
 
     def _bounds(self, stream: int) -> tuple[int, int]:

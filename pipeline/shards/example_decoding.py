@@ -189,7 +189,7 @@ def _spans(data: bytes, pos: int, stop: int) -> list[_Span]:
     while pos < stop:
         # Almost all tags and lengths are one byte; a call for each would cost a third more.
         tag = data[pos]
-        pos = pos + 1
+        pos += 1
         if tag >= 0x80:
             begin = pos - 1
             tag, pos = _read_varint(data, begin)
@@ -200,7 +200,7 @@ def _spans(data: bytes, pos: int, stop: int) -> list[_Span]:
         wire_type = tag & 7
         if wire_type == 2:
             size = data[pos]
-            pos = pos + 1
+            pos += 1
             if size >= 0x80:
                 size, pos = _read_varint(data, pos - 1)
         elif wire_type == 0:

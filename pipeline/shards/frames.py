@@ -262,8 +262,8 @@ class _Stream:
             begin = self._at
             end = min(len(self._piece), self._at + size)
             self._at = end
-            self.offset = self.offset + end - begin
-            size = size - (end - begin)
+            self.offset += end - begin
+            size -= end - begin
             yield begin, end
             piece = next(self._pieces, None) if size else None
             if piece is None:

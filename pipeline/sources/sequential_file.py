@@ -132,8 +132,8 @@ def _counted_frames(file: SequentialFile, places: Iterable[FramePlace]) -> Conte
     for place in places:
         if place.problem:
             raise _damaged(file, f", record {records} at byte {place.offset}: {place.problem}")
-        records = records + 1
-        size = size + place.length
+        records += 1
+        size += place.length
     return Content(records, size)
 
 
@@ -142,8 +142,8 @@ def _counted_lines(pieces: Iterable[bytes]) -> Content:
     begun = False  # whether a line that is not empty has started and not ended
     for piece in pieces:
         _, newline, rest = piece.rpartition(b"\n")
-        records = records + piece.count(b"\n")
-        size = size + len(piece)
+        records += piece.count(b"\n")
+        size += len(piece)
         begun = bool(rest.strip(b"\r")) or (begun and not newline)
     return Content(records + begun, size)
 
