@@ -52,31 +52,36 @@ class Concatenated:
             )
         self.parts = tuple(parts)
         self._starts = np.cumsum([0, *(len(part.which) for part in parts)])
-        labels = [part.info.labels for part in parts]
+        # from a record's number here to that in its source
+        self._shifts = [
+            part.which.start - start
+            for part, start in zip(parts, self._starts.tolist(), strict=False)
+        ]
+        sources = [part.info for part in parts]
+        labels = sources[0].labels
         lines = "".join(
             f"{part.info.fingerprint} {part.which.start} {part.which.stop}\n" for part in parts
         )
-        commands = dict.fromkeys(part.info.verify_command for part in parts)
+        commands = dict.fromkeys(source.verify_command for source in sources)
+        whole_files = [source.whole_files for source in sources if source.whole_files is not None]
         self.info = RecordsInfo(
-            name=" + ".join(_name(part) for part in parts),
+            name=" + ".join(map(_name, parts)),
             fingerprint=blake2b(lines.encode(), digest_size=16).hexdigest(),
             num_records=int(self._starts[-1]),
             # A part counts its share of the source's bytes.
             num_bytes=sum(
                 part.info.num_bytes * len(part.which) // part.info.num_records for part in parts
             ),
-            layout=_common([part.info for part in parts]),
-            labels=labels[0] if all(each == labels[0] for each in labels) else None,
+            layout=_common(sources),
+            labels=labels if all(source.labels == labels for source in sources) else None,
             crcs=_column([(part.info.crcs, part.which) for part in parts]),
             lengths=_column([(part.info.lengths, part.which) for part in parts]),
             source_starts=self._starts,
-            remote=any(part.info.remote for part in parts),
-            whole_files=min(
-                (p.info.whole_files for p in parts if p.info.whole_files is not None), default=None
-            ),
-            verify_command=" and ".join(command for command in commands if command) or None,
+            remote=any(source.remote for source in sources),
+            whole_files=min(whole_files, default=None),
+            verify_command=" and ".join(filter(None, commands)) or None,
             totals=_summed([part.info.totals if part.is_whole else {} for part in parts]),
-            describe=partial(_described, [part.info for part in parts]),
+            describe=partial(_described, sources),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -91,10 +96,9 @@ class Concatenated:
         return np.concatenate(starts).astype(np.int64)
 
     def weigh(self, record_ids: np.ndarray) -> int:
-        owners = self._owners(record_ids)
+        _, ids_of_parts = self._divided(record_ids)
         return sum(
-            p.records.weigh(self._within(i, record_ids[owners == i]))
-            for i, p in enumerate(self.parts)
+            part.records.weigh(ids) for part, ids in zip(self.parts, ids_of_parts, strict=True)
         )
 
     def read(self, groups: Iterable[Group], ahead_bytes: int) -> Reading:
@@ -103,19 +107,19 @@ class Concatenated:
         )
 
     def where(self, record_id: int) -> str:
-        (owner,) = self._owners(np.array([record_id])).tolist()
-        return self.parts[owner].records.where(int(self._within(owner, np.array([record_id]))[0]))
+        (owner,), ids_of_parts = self._divided(np.array([record_id]))
+        return self.parts[owner].records.where(ids_of_parts[owner].item())
 
     def _split_up(self, group: Group) -> tuple[np.ndarray, list[Group]]:
-        owners = self._owners(group.record_ids)
-        asked = (self._within(i, group.record_ids[owners == i]) for i in range(len(self.parts)))
-        return owners, [Group(ids, group.num_bytes) for ids in asked]
+        owners, ids_of_parts = self._divided(group.record_ids)
+        return owners, [Group(ids, group.num_bytes) for ids in ids_of_parts]
 
-    def _owners(self, record_ids: np.ndarray) -> np.ndarray:
-        return np.searchsorted(self._starts, record_ids, side="right") - 1
-
-    def _within(self, part: int, record_ids: np.ndarray) -> np.ndarray:
-        return record_ids + (self.parts[part].which.start - self._starts[part])
+    def _divided(self, record_ids: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+        """The part of each record, and the numbers of each part's records in its source."""
+        owners = np.searchsorted(self._starts, record_ids, side="right") - 1
+        return owners, [
+            record_ids[owners == number] + shift for number, shift in enumerate(self._shifts)
+        ]
 
 
 class ConcatenatedReading:
@@ -134,8 +138,8 @@ class ConcatenatedReading:
         self._split_up = split_up
         self._groups = iter(groups)
         self._owners: deque[np.ndarray] = deque()
-        self._asked: list[deque[Group]] = [deque() for _ in reads]
-        self._readings = [read(self._asked_of(i), ahead_bytes) for i, read in enumerate(reads)]
+        self._requests: list[deque[Group]] = [deque() for _ in reads]
+        self._readings = [read(self._requested(i), ahead_bytes) for i, read in enumerate(reads)]
 
     @property
     def held_bytes(self) -> int:
@@ -147,17 +151,17 @@ class ConcatenatedReading:
             records = [iter(of_read) for of_read in groups]
             yield [next(records[owner]) for owner in self._owners.popleft().tolist()]
 
-    def _asked_of(self, read: int) -> Iterator[Group]:
+    def _requested(self, read: int) -> Iterator[Group]:
         while True:
-            if not self._asked[read]:
+            if not self._requests[read]:
                 group = next(self._groups, None)
                 if group is None:
                     return
-                owners, asked = self._split_up(group)
+                owners, groups_of_reads = self._split_up(group)
                 self._owners.append(owners)
-                for queue, group_of_read in zip(self._asked, asked, strict=True):
+                for queue, group_of_read in zip(self._requests, groups_of_reads, strict=True):
                     queue.append(group_of_read)
-            yield self._asked[read].popleft()
+            yield self._requests[read].popleft()
 
 
 def _column(columns: Sequence[tuple[np.ndarray | None, range]]) -> np.ndarray | None:
@@ -215,18 +219,17 @@ def _shared(one: Schema, other: Schema) -> Schema | None:
     if one.opaque and other.opaque:
         return one
     features = {
-        key: merged_feature(key, feature, there)
+        key: merged_feature(key, feature, twin)
         for key, feature in one.features.items()
-        if (there := other.features.get(key))
-        and (there.dtype, there.shape) == (feature.dtype, feature.shape)
+        if (twin := other.features.get(key))
+        and (twin.dtype, twin.shape) == (feature.dtype, feature.shape)
     }
     return Schema(one.name, features) if features else None
 
 
 def _summed(totals: Sequence[Mapping[str, int]]) -> Mapping[str, int]:
     """The sums of the totals that all parts know."""
-    return {
-        name: sum(each[name] for each in totals)
-        for name in totals[0]
-        if all(name in each for each in totals)
-    }
+    sums, *others = totals
+    for other in others:
+        sums = {name: total + other[name] for name, total in sums.items() if name in other}
+    return sums

@@ -261,12 +261,11 @@ class IndexedRecords(ReadDirectly):
     def _check_shards(self) -> None:
         """Checks sizes, and the checksums that a bucket stores, with one listing. A disk stores no
         checksums."""
-        there = self._storage.list(self.manifest.directory)
-        problems = ((shard, shard.problem(there.get(shard.file))) for shard in self.entry.shards)
+        listed = self._storage.list(self.manifest.directory)
         wrong = [
             f"{join(self.manifest.directory, shard.file)} {problem}."
-            for shard, problem in problems
-            if problem
+            for shard in self.entry.shards
+            if (problem := shard.problem(listed.get(shard.file)))
         ]
         if wrong:
             more = f" And {len(wrong) - 1} more shards of {self.split!r}." if len(wrong) > 1 else ""

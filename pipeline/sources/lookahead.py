@@ -26,9 +26,8 @@ class Lookahead(Iterator[np.ndarray]):
         self.due_weight = 0  # of the last group yielded
         self._seen = self._due = 0  # groups
         self._in_sight: set[int] = set()  # records that have yet to be used
-        self._again: dict[
-            int, int
-        ] = {}  # number of uses beyond the first, for the few records that have any
+        # number of uses beyond the first, for the few records that have any
+        self._again: dict[int, int] = {}
         self._unread = self._needed_by = _NONE  # records, and the first group that needs each
 
     def __next__(self) -> np.ndarray:
@@ -67,12 +66,9 @@ class Lookahead(Iterator[np.ndarray]):
     def used(self, group: np.ndarray) -> list[int]:
         """Notes one use of each record of a group; returns the records for which it was the last
         use in sight."""
-        ids = group.tolist()
-        last = (
-            ids
-            if not self._again
-            else [record_id for record_id in ids if not self._used_again(record_id)]
-        )
+        last = group.tolist()
+        if self._again:
+            last = [record_id for record_id in last if not self._used_again(record_id)]
         self._in_sight.difference_update(last)
         return last
 
@@ -85,15 +81,13 @@ class Lookahead(Iterator[np.ndarray]):
     def _look(self) -> None:
         unread = [self._unread]
         needed_by = [self._needed_by]
-        while not self._sight or self._sight_weight <= self._ahead:
-            found = next(self._groups, None)
-            if found is None:
-                break
-            group, weight = found
-            self._sight.append((group, weight))
-            self._sight_weight += weight
+        while (not self._sight or self._sight_weight <= self._ahead) and (
+            weighed := next(self._groups, None)
+        ):
+            self._sight.append(weighed)
+            self._sight_weight += weighed[1]
             self._seen += 1
-            fresh = self._count(group)
+            fresh = self._count(weighed[0])
             unread.append(fresh)
             needed_by.append(np.full(len(fresh), self._seen))
         self._unread = np.concatenate(unread)

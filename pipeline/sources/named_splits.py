@@ -43,11 +43,10 @@ def split_of(name: str) -> str | None:
 
 def _splits_in(part: str) -> Sequence[str]:
     words = [word for word in part.split("_") if not word.isdigit()]
-    places = [place for place, word in enumerate(words) if word in _SPLITS]
-    if len(places) != 1:
-        return [_SPLITS[words[place]] for place in places]
-    (place,) = places
-    return [_SPLITS[words[place]] if place == len(words) - 1 else "_".join(words[place:])]
+    splits = [word for word in words if word in _SPLITS]
+    if len(splits) == 1 and splits != words[-1:]:  # words follow
+        return ["_".join(words[words.index(splits[0]) :])]
+    return [_SPLITS[word] for word in splits]
 
 
 def files_by_name(directory: str, listed: Mapping[str, Stat]) -> Files:
@@ -56,44 +55,44 @@ def files_by_name(directory: str, listed: Mapping[str, Stat]) -> Files:
     A TFRecord file has "tfrec" in its name or a number such as 00000-of-00010. Raises RawDataError
     if a name does not show its split, or if files of a numbered set are missing: nobody would
     notice if they were ignored."""
-    found: dict[str, dict[str, Stat]] = defaultdict(dict)
+    by_split: dict[str, dict[str, Stat]] = defaultdict(dict)
     unknown = []
     for name, stat in sorted(listed.items()):
         looks_so = "tfrec" in name.lower() or _NUMBERED.fullmatch(name)
         if not looks_so or name.startswith((".", "_")) or name.lower().endswith(_NOT_RECORDS):
             continue
-        split = split_of(name)
-        if split is None:
-            unknown.append(name)
+        if split := split_of(name):
+            by_split[validate_split(split)][name] = stat
         else:
-            found[validate_split(split)][name] = stat
+            unknown.append(name)
     if unknown:
         raise RawDataError(
             f"{directory}: cannot tell the split of {first_names(unknown)}: the names contain "
             "none, or several. Give train=PATTERN."
         )
-    for split, files in found.items():
-        _check_whole(directory, split, files)
-    return found
+    for split, files in by_split.items():
+        _check_sets(directory, split, files)
+    return by_split
 
 
-def _check_whole(directory: str, split: str, files: Mapping[str, Stat]) -> None:
+def _check_sets(directory: str, split: str, files: Mapping[str, Stat]) -> None:
     sets: dict[tuple[str, str, str], set[int]] = defaultdict(set)
     for match in filter(None, map(_NUMBERED.fullmatch, files)):
         sets[match[1], match[3], match[4]].add(int(match[2]))
-    totals = {before: sorted(t for b, t, _ in sets if b == before) for before, _, _ in sets}
-    for before, there in totals.items():
-        if len(set(there)) > 1:
+    totals: dict[str, list[str]] = defaultdict(list)
+    for before, total, _ in sets:
+        totals[before].append(total)
+    for before, totals_of_sets in totals.items():
+        if len(set(totals_of_sets)) > 1:
             raise RawDataError(
                 f"{directory}: the files of {split!r} that start with {before!r} belong to several "
-                f"sets: -of-{', -of-'.join(there)}. Remove the outdated one, or select one: "
-                f"{split}=PATTERN."
+                f"sets: -of-{', -of-'.join(sorted(totals_of_sets))}. Remove the outdated one, or "
+                f"select one: {split}=PATTERN."
             )
     for (before, total, after), numbers in sets.items():
         missing = sorted(set(range(int(total))) - numbers)
         if missing:
-            width = len(total)
-            names = [f"{before}{number:0{width}d}-of-{total}{after}" for number in missing]
+            names = [f"{before}{number:0{len(total)}d}-of-{total}{after}" for number in missing]
             raise RawDataError(
                 f"{directory}: {len(names)} of {len(names) + len(numbers)} files of {split!r} are "
                 f"missing: {first_names(names)}. Copy them, or select files: {split}=PATTERN."
@@ -107,7 +106,7 @@ def files_by_pattern(
 
     Hidden files never match. Raises OptionError for a pattern without matches, or a file in two
     splits."""
-    found: dict[str, dict[str, Stat]] = defaultdict(dict)
+    by_split: dict[str, dict[str, Stat]] = defaultdict(dict)
     owner: dict[str, str] = {}
     for split, pattern in patterns:
         for path, stat in matching_files(join(directory, pattern), storage).items():
@@ -116,8 +115,8 @@ def files_by_pattern(
                 raise OptionError(
                     f"{name} matches a pattern of {owner[name]!r} and one of {split!r}."
                 )
-            found[validate_split(split)][name] = stat
-    return {split: dict(sorted(files.items())) for split, files in found.items()}
+            by_split[validate_split(split)][name] = stat
+    return {split: dict(sorted(files.items())) for split, files in by_split.items()}
 
 
 def matching_files(uri: str, storage: Storage) -> dict[str, Stat]:
@@ -135,14 +134,14 @@ def matching_files(uri: str, storage: Storage) -> dict[str, Stat]:
             )
         return files
     directory = directory or slash or "."
-    there = _visible(directory, storage)
-    if (named := join(directory, name)) in there:  # names may contain brackets
-        return {named: there[named]}
+    listed = _visible(directory, storage)
+    if (named := join(directory, name)) in listed:  # names may contain brackets
+        return {named: listed[named]}
     matching = {
-        path: stat for path, stat in there.items() if fnmatchcase(path.rpartition("/")[2], name)
+        path: stat for path, stat in listed.items() if fnmatchcase(path.rpartition("/")[2], name)
     }
     if not matching:
-        names = [path.rpartition("/")[2] for path in there]
+        names = [path.rpartition("/")[2] for path in listed]
         raise OptionError(
             f"{uri} matches no file. {directory} has: {first_names(names)}. Only the last part can "
             "be a pattern."
@@ -151,7 +150,7 @@ def matching_files(uri: str, storage: Storage) -> dict[str, Stat]:
 
 
 def is_pattern(name: str) -> bool:
-    """Whether a name stands for several files."""
+    """Whether a name may match several files."""
     return any(character in name for character in "*?[")
 
 
@@ -218,11 +217,17 @@ def kept_of_tfds(tfds: Mapping[str, str]) -> dict[str, str]:
 def tfds_labels(tfds: Mapping[str, str]) -> Labels | None:
     """The names of the only ClassLabel, or of the one called label. TFDS counts from 0. Raises
     RawDataError."""
-    labels = {}
-    for key, kind in tfds_leaves(tfds):
-        names = tfds.get(labels_file(key))
-        if kind == "classLabel" and names:
-            labels[key] = Labels(key, 0, tuple(names.splitlines()))
+    return _usual(
+        {
+            key: Labels(key, 0, tuple(names.splitlines()))
+            for key, kind in tfds_leaves(tfds)
+            if kind == "classLabel" and (names := tfds.get(labels_file(key)))
+        }
+    )
+
+
+def _usual(labels: Mapping[str, Labels]) -> Labels | None:
+    """Those called label, or the only ones."""
     return labels.get("label") or (next(iter(labels.values())) if len(labels) == 1 else None)
 
 
@@ -236,8 +241,7 @@ def tfds_classes(tfds: Mapping[str, str]) -> Labels | None:
         for key, kind, described in _described(tfds)
         if kind == "classLabel" and re.fullmatch("[0-9]{1,7}", str(described.get("numClasses", "")))
     }
-    only = next(iter(numbered.values())) if len(numbered) == 1 else None
-    return tfds_labels(tfds) or numbered.get("label") or only
+    return tfds_labels(tfds) or _usual(numbered)
 
 
 def tfds_leaves(tfds: Mapping[str, str]) -> Sequence[tuple[str, str]]:

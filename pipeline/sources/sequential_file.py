@@ -52,14 +52,6 @@ class SequentialFile:
     compression: Compression | None = None
 
 
-@dataclass(frozen=True)
-class Content:
-    """The number and size of a file's records, counted by reading through it."""
-
-    records: int
-    bytes: int  # of the records, uncompressed
-
-
 def compressions(storage: Storage, files: Mapping[str, Stat]) -> dict[str, Compression]:
     """The compression by path, of the files whose first bytes show one."""
     filled = [path for path, stat in files.items() if stat.bytes]
@@ -71,9 +63,9 @@ def compressions(storage: Storage, files: Mapping[str, Stat]) -> dict[str, Compr
     }
 
 
-def content_of(storage: Storage, file: SequentialFile) -> Content:
-    """Counts the records without checking payloads. Of a plain TFRecord file on a disk, only the
-    headers are read.
+def counts_of(storage: Storage, file: SequentialFile) -> tuple[int, int]:
+    """The number of records, and their bytes, uncompressed. Payloads are not checked; of a plain
+    TFRecord file on a disk, only the headers are read.
 
     Raises ShardError naming the file and the record where it is damaged; StorageError."""
     if not file.stat.bytes:
@@ -127,17 +119,17 @@ def _stored(
         at = end
 
 
-def _counted_frames(file: SequentialFile, places: Iterable[FramePlace]) -> Content:
+def _counted_frames(file: SequentialFile, places: Iterable[FramePlace]) -> tuple[int, int]:
     records = size = 0
     for place in places:
         if place.problem:
             raise _damaged(file, f", record {records} at byte {place.offset}: {place.problem}")
         records += 1
         size += place.length
-    return Content(records, size)
+    return records, size
 
 
-def _counted_lines(pieces: Iterable[bytes]) -> Content:
+def _counted_lines(pieces: Iterable[bytes]) -> tuple[int, int]:
     records = size = 0
     begun = False  # whether a line that is not empty has started and not ended
     for piece in pieces:
@@ -145,7 +137,7 @@ def _counted_lines(pieces: Iterable[bytes]) -> Content:
         records += piece.count(b"\n")
         size += len(piece)
         begun = bool(rest.strip(b"\r")) or (begun and not newline)
-    return Content(records + begun, size)
+    return records + begun, size
 
 
 def _damaged(file: SequentialFile, problem: str) -> ShardError:
@@ -165,11 +157,11 @@ def _lines(pieces: Iterable[bytes]) -> Iterator[Frame]:
     record = 0
     begun: list[bytes] = []
     for piece in pieces:
-        *whole, rest = piece.split(b"\n")
-        if whole:
-            whole[0] = b"".join((*begun, whole[0]))
+        *lines, rest = piece.split(b"\n")
+        if lines:
+            lines[0] = b"".join((*begun, lines[0]))
             begun = []
-        for line in whole:
+        for line in lines:
             yield _line(record, line)
             record += 1
         begun.append(rest)
@@ -207,10 +199,11 @@ def inflated(pieces: Iterable[bytes], compression: Compression) -> Iterator[byte
 
 
 class CountedFile(NamedTuple):
-    """A file, its content, and the number of its first record."""
+    """A file, what counts_of returns for it, and the number of its first record."""
 
     file: SequentialFile
-    content: Content
+    records: int
+    bytes: int
     first: int
     counted_by: str  # in errors, before the expected number of records
 
@@ -262,9 +255,9 @@ class SequentialReading(Iterable[list[Record]]):
             if self._lookahead.sees(number) and number not in self._kept:
                 self._kept[number] = record = _record(counted.file, passed)
                 self.held_bytes += _held_bytes(record)
-        if counted.first + cursor.next <= record_id:
+        if counted.first + cursor.next <= record_id:  # the file has ended
             raise _miscounted(counted, f"has {cursor.next} records")
-        if cursor.next == counted.content.records:
+        if cursor.next == counted.records:
             self._close(owner, cursor)
             # reads on, to the checksum at the end of a compressed file
             if next(cursor.frames, None):
@@ -281,8 +274,8 @@ class SequentialReading(Iterable[list[Record]]):
         if len(self._owners) == MAX_CURSORS:
             oldest = next(iter(self._owners))
             self._close(self._owners[oldest], oldest)
-        file, content, *_ = self._files[owner]
-        cursor = _Cursor(frames_of(self._storage, file, self._batch_bytes, max_bytes=content.bytes))
+        counted = self._files[owner]
+        cursor = _Cursor(frames_of(self._storage, counted.file, self._batch_bytes, counted.bytes))
         self._cursors[owner].append(cursor)
         return cursor
 
@@ -301,10 +294,10 @@ class SequentialReading(Iterable[list[Record]]):
         )
 
 
+@dataclass(eq=False)
 class _Cursor:
-    def __init__(self, frames: Iterator[Frame]) -> None:
-        self.frames = frames
-        self.next = 0
+    frames: Iterator[Frame]
+    next: int = 0
 
 
 def _record(file: SequentialFile, frame: Frame) -> Record:
@@ -322,6 +315,6 @@ def _held_bytes(record: Record) -> int:
 
 def _miscounted(counted: CountedFile, change: str) -> ShardError:
     return ShardError(
-        f"{counted.file.path} {change}; {counted.counted_by} {counted.content.records}. Copy the "
-        "file again, or the metadata next to it."
+        f"{counted.file.path} {change}; {counted.counted_by} {counted.records}. Copy the file "
+        "again, or the metadata next to it."
     )

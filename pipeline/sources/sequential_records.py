@@ -7,11 +7,11 @@ open_dataset uses them when nothing states where records start. Opening a split 
 because epochs, positions and exact evaluation need their number. No order, no hosts, no
 TensorFlow."""
 
-import functools
 import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from hashlib import blake2b
 
 import numpy as np
@@ -26,13 +26,12 @@ from pipeline.sources.merged_schemas import SchemaGuess
 from pipeline.sources.named_splits import files_by_name, is_pattern, tfds_classes, tfds_files
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Records, RecordsInfo
 from pipeline.sources.sequential_file import (
-    Content,
     CountedFile,
     Kind,
     SequentialFile,
     SequentialReading,
     compressions,
-    content_of,
+    counts_of,
     frames_of,
 )
 from pipeline.sources.tfds_features import described_by_tfds
@@ -68,45 +67,40 @@ class SequentialRecords:
     ) -> None:
         self._storage = storage
         files = _files(paths, storage, kind)
-        if counts is None:
-            contents = _counted(name, files, storage)
-        else:
-            contents = [
-                Content(count, file.stat.bytes) for count, file in zip(counts, files, strict=True)
-            ]
-        firsts = np.cumsum([0, *(content.records for content in contents)]).tolist()
-        if not firsts[-1]:
+        contents = (
+            _counted(name, files, storage)
+            if counts is None
+            else [(count, file.stat.bytes) for count, file in zip(counts, files, strict=True)]
+        )
+        *firsts, num_records = np.cumsum([0, *(records for records, _ in contents)]).tolist()
+        if not num_records:
             raise EmptySplitError(
                 f"{name}: {len(files)} files without a record, so there is nothing to read."
             )
-        self._files = [
-            CountedFile(file, content, first, counted_by)
-            for file, content, first in zip(files, contents, firsts, strict=False)
-            if content.records
+        counted = [
+            CountedFile(file, *content, first, counted_by)
+            for file, content, first in zip(files, contents, firsts, strict=True)
         ]
-        self._firsts = np.array([file.first for file in self._files])
-        self._mean_bytes = np.array(
-            [RECORD_OBJECT_BYTES + f.content.bytes / f.content.records for f in self._files]
-        )
         lines = [
-            f"{file.kind} {file.path.rpartition('/')[2]} {file.stat} {content.records}\n"
-            for file, content in zip(files, contents, strict=True)
+            f"{kind} {file.path.rpartition('/')[2]} {file.stat} {records}\n"
+            for file, records, *_ in counted
         ]
-        self.info = (
-            RecordsInfo(  # a TFRecord's checksum is checked as it is read; it is not known before
-                name=name,
-                fingerprint=blake2b(
-                    "".join(lines).encode("utf-8", "surrogateescape"), digest_size=16
-                ).hexdigest(),
-                num_records=firsts[-1],
-                num_bytes=sum(
-                    f.content.bytes + RECORD_OBJECT_BYTES * f.content.records for f in self._files
-                ),
-                layout=layout or _guessed(name, self._files, storage),
-                labels=labels,
-                remote=storage.remote,
-                whole_files=len(self._files),
-            )
+        self._files = [file for file in counted if file.records]
+        self._firsts = np.array([file.first for file in self._files])
+        num_bytes = np.array([f.bytes + RECORD_OBJECT_BYTES * f.records for f in self._files])
+        self._mean_bytes = num_bytes / [file.records for file in self._files]
+        # a TFRecord's checksum is checked as it is read; it is not known before
+        self.info = RecordsInfo(
+            name=name,
+            fingerprint=blake2b(
+                "".join(lines).encode("utf-8", "surrogateescape"), digest_size=16
+            ).hexdigest(),
+            num_records=num_records,
+            num_bytes=int(num_bytes.sum()),
+            layout=layout or _guessed(name, self._files, storage),
+            labels=labels,
+            remote=storage.remote,
+            whole_files=len(self._files),
         )
 
     def block_starts(self, block_records: int) -> np.ndarray:
@@ -142,17 +136,18 @@ def _files(files: Mapping[str, Stat], storage: Storage, kind: Kind) -> list[Sequ
     return [SequentialFile(path, stat, kind, forms.get(path)) for path, stat in files.items()]
 
 
-def _counted(name: str, files: Sequence[SequentialFile], storage: Storage) -> list[Content]:
+def _counted(name: str, files: Sequence[SequentialFile], storage: Storage) -> list[tuple[int, int]]:
+    """What counts_of returns for each file."""
     size = format_bytes(sum(file.stat.bytes for file in files))
     began = time.monotonic()
     log.info("%s: counting the records of %d files, %s", name, len(files), size)
     with ThreadPoolExecutor(files_at_once(storage), thread_name_prefix="infeed-count") as pool:
         # cancels the others after an error
-        contents = list(pool.map(lambda file: content_of(storage, file), files))
+        counts = list(pool.map(partial(counts_of, storage), files))
     seconds = time.monotonic() - began
-    records = sum(content.records for content in contents)
-    log.info("%s: %d records, counted in %.1f s", name, records, seconds)
-    return contents
+    num_records = sum(records for records, _ in counts)
+    log.info("%s: %d records, counted in %.1f s", name, num_records, seconds)
+    return counts
 
 
 def _guessed(name: str, files: Sequence[CountedFile], storage: Storage) -> Layout:
@@ -162,10 +157,9 @@ def _guessed(name: str, files: Sequence[CountedFile], storage: Storage) -> Layou
     sampled = [files[i * len(files) // count] for i in range(count)]
     guess = SchemaGuess()
     try:
-        for payload in itertools.chain(
-            *in_parallel(lambda counted: _first_payloads(storage, counted), sampled)
-        ):
-            guess.add(payload)
+        for payloads in in_parallel(partial(_first_payloads, storage), sampled):
+            for payload in payloads:
+                guess.add(payload)
     except SchemaError as e:
         raise SchemaError(f"{name}: {e} Here: format=TFRecords(schema=...).") from e
     if guess.schema is None or guess.schema.opaque:
@@ -181,7 +175,7 @@ def _guessed(name: str, files: Sequence[CountedFile], storage: Storage) -> Layou
 
 
 def _first_payloads(storage: Storage, counted: CountedFile) -> list[bytes]:
-    frames = frames_of(storage, counted.file, lambda: SAMPLE_READ_BYTES, counted.content.bytes)
+    frames = frames_of(storage, counted.file, lambda: SAMPLE_READ_BYTES, counted.bytes)
     return [
         frame.payload for frame in itertools.islice(frames, SAMPLED_RECORDS) if not frame.problem
     ]
@@ -232,7 +226,7 @@ def _of_tfds(directory: str, storage: Storage, trust_features: Sequence[str]) ->
             "tfrecord", name, files, storage, schema, [*counts.values()], counted_by, labels
         )
 
-    return {split: functools.partial(opened, split, counts) for split, counts in splits.items()}
+    return {split: partial(opened, split, counts) for split, counts in splits.items()}
 
 
 def _by_name(directory: str, storage: Storage, schema: Schema | None) -> Splits:
@@ -243,12 +237,10 @@ def _by_name(directory: str, storage: Storage, schema: Schema | None) -> Splits:
             f"{e} For open_dataset: a pattern for the files of one split, {directory}/PATTERN."
         ) from e
     splits = {}
-    for split, named in files.items():
-        paths = {join(directory, name): stat for name, stat in named.items()}
+    for split, listed in files.items():
+        paths = {join(directory, name): stat for name, stat in listed.items()}
         name = f"{directory}, split {split!r}"
-        splits[split] = functools.partial(
-            SequentialRecords, "tfrecord", name, paths, storage, schema
-        )
+        splits[split] = partial(SequentialRecords, "tfrecord", name, paths, storage, schema)
     return splits
 
 
