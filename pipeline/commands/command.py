@@ -54,12 +54,8 @@ class Console(rich.console.Console):
     ) -> Iterable[Segment]:
         """Like rich's."""
         for segment in super().render(renderable, options):
-            lines = segment.text.split("\n")
-            yield (
-                segment
-                if segment.control
-                else segment._replace(text="\n".join(map(printable, lines)))
-            )
+            lines = map(printable, segment.text.split("\n"))
+            yield segment if segment.control else segment._replace(text="\n".join(lines))
 
     def on_broken_pipe(self) -> None:
         """Raises BrokenPipeError, for `ends_when_not_read`. rich exits with 1, which has other
@@ -105,11 +101,10 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Like argparse's, but underscores in the names of options are as good as hyphens. After
         "--" are no options."""
-        given = list(sys.argv[1:] if args is None else args)
-        end = [*given, "--"].index("--")
-        return super().parse_known_args(
-            [*(spelled(each, "_", "-") for each in given[:end]), *given[end:]], namespace
-        )
+        arguments = list(sys.argv[1:] if args is None else args)
+        end = [*arguments, "--"].index("--")
+        arguments[:end] = [spelled(each, "_", "-") for each in arguments[:end]]
+        return super().parse_known_args(arguments, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Exits with 2 and one line. argparse would print the usage first, which may be longer than
@@ -140,14 +135,11 @@ def exit_with(main: Callable[[], int | None], interrupted: str = "interrupted.")
 
 def byte_bar(console: rich.console.Console) -> Progress:
     """A progress bar of bytes below the output; only on a terminal."""
-    columns = (
+    return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),
-    )
-    return Progress(
-        *columns,
         TimeRemainingColumn(),
         console=console,
         transient=True,

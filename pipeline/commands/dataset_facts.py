@@ -118,7 +118,7 @@ def looked_at(reader: IndexedRecords, every: bool) -> tuple[np.ndarray, str]:
     """The numbers of the records to look at, and which they are, in words: all if `every`, or if
     they have labels and are few and small."""
     total = reader.info.num_records
-    few = reader.info.num_records <= ALL_RECORDS and reader.info.num_bytes <= ALL_BYTES
+    few = total <= ALL_RECORDS and reader.info.num_bytes <= ALL_BYTES
     ids = (
         np.arange(total)
         if every or (few and reader.manifest.labels)

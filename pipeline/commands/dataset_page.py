@@ -153,10 +153,11 @@ def _text(manifest: Manifest, text: TextInfo | None) -> list[Block]:
 
 
 def _fewer(splits: Sequence[SplitFacts], shown: Sequence[SplitFacts]) -> Iterator[Note]:
-    asked, kept = (sum(len(split.samples) for split in of) for of in (splits, shown))
-    if kept < asked:
+    total = sum(len(split.samples) for split in splits)
+    number = sum(len(split.samples) for split in shown)
+    if number < total:
         yield Note(
-            f"{kept:,} of {asked:,} samples are shown, which is about as many as fit on a page."
+            f"{number:,} of {total:,} samples are shown, which is about as many as fit on a page."
         )
 
 
@@ -221,14 +222,14 @@ def _labels(manifest: Manifest, split: SplitFacts, title: str) -> Iterator[Block
 
 def _distributions(split: SplitFacts, most: int) -> Iterator[Block]:
     facts = split.facts
-    measured = [each for each in _measured(facts) if each[2].count]
-    same = [
-        (title, values.low)
-        for title, _, values in measured
-        if values.low == values.high and not values.bad
-    ]
-    charts = [each for each in measured if each[2].low != each[2].high or each[2].bad]
-    if measured or facts.formats:
+    same = []
+    charts = []
+    for title, unit, values in _measured(facts):
+        if values.low != values.high or values.bad:
+            charts.append((title, unit, values))
+        elif values.count:
+            same.append((title, values.low))
+    if same or charts or facts.formats:
         yield Note(f"Counted in {split.whose}.", title=split.name)
     for key, count in facts.misfits.items():
         have = f"{count:,} record{'s have' if count != 1 else ' has'}"
@@ -275,14 +276,14 @@ def _measured(facts: Facts) -> Iterator[tuple[str, str, Values]]:
 
 def _rejects(manifest: Manifest, split: SplitFacts) -> Iterator[Block]:
     rejected = manifest.splits[split.name].rejected
-    if not rejected and not split.rejects:
-        return
     if not split.rejects:
-        path = rejects_file(split.name)
-        inputs = f"{rejected:,} input{'s were' if rejected != 1 else ' was'}"
-        yield Note(
-            f"{split.name}: {inputs} rejected; the reasons are unknown because {path} is missing."
-        )
+        if rejected:
+            path = rejects_file(split.name)
+            inputs = f"{rejected:,} input{'s were' if rejected != 1 else ' was'}"
+            yield Note(
+                f"{split.name}: {inputs} rejected; the reasons are unknown because {path} is "
+                "missing."
+            )
         return
     shown = split.rejects[:MOST_REASONS]
     more = len(split.rejects) - MOST_REASONS
@@ -325,10 +326,12 @@ def of_split(name: str, entry: SplitEntry, conversion: Conversion) -> Iterator[t
 
 
 def _raw(sources: Mapping[str, int]) -> str:
-    inputs = sources.get("inputs", 0)
-    facts = [counted(inputs, "input")] if inputs else []
-    # 0: of folders
-    return ", ".join([*facts, *([format_bytes(sources["bytes"])] if sources.get("bytes") else [])])
+    facts = []
+    if inputs := sources.get("inputs"):
+        facts.append(counted(inputs, "input"))
+    if size := sources.get("bytes"):  # 0 for folders
+        facts.append(format_bytes(size))
+    return ", ".join(facts)
 
 
 def _reading(manifest: Manifest, splits: Sequence[SplitFacts]) -> Iterator[Block]:

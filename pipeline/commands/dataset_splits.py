@@ -51,8 +51,8 @@ class Conversion:
 @dataclass(frozen=True)
 class SplitFacts:
     """What the page shows of a split. whose: which records the facts are of, in words. rejects:
-    (reason, how many inputs), the most frequent first. damage: what to know of damaged records, in
-    words, or ""."""
+    (reason, number of inputs), the most frequent first. damage: a sentence about damaged records,
+    or ""."""
 
     name: str
     facts: Facts = field(default_factory=Facts)
@@ -78,9 +78,10 @@ def split_facts(
     Raises StorageError."""
     storage = open_storage(manifest.directory)
     directory = manifest.directory
-    rejects = read_rejects(storage, directory, split)
     facts_of_split = SplitFacts(
-        split, rejects=rejects, conversion=read_conversion(storage, directory, split)
+        split,
+        rejects=read_rejects(storage, directory, split),
+        conversion=read_conversion(storage, directory, split),
     )
     if not manifest.splits[split].num_records:
         return facts_of_split
@@ -103,10 +104,9 @@ def read_conversion(storage: Storage, directory: str, split: str) -> Conversion:
     try:
         summary = json.loads(storage.read(path))
         started = summary["started"]
-        seconds = summary["seconds"]
-        warnings = summary["warnings"]
         datetime.fromtimestamp(started, UTC)
-        return Conversion(float(started), float(seconds), tuple(map(str, warnings)))
+        warnings = tuple(map(str, summary["warnings"]))
+        return Conversion(float(started), float(summary["seconds"]), warnings)
     except (ValueError, TypeError, KeyError, OverflowError, OSError):  # the page can do without it
         return Conversion(problem=f"{path} is damaged")
 
@@ -142,11 +142,11 @@ def fitting(splits: Sequence[SplitFacts]) -> list[SplitFacts]:
     total = sum(_size(record) for split in splits for record in split.samples)
     if total <= MOST_SAMPLE_BYTES:
         return list(splits)
-    kept = []
+    smaller = []
     for split in splits:
         places = spread(len(split.samples), max(1, len(split.samples) * MOST_SAMPLE_BYTES // total))
-        kept.append(replace(split, samples=[split.samples[place] for place in places]))
-    return kept
+        smaller.append(replace(split, samples=[split.samples[place] for place in places]))
+    return smaller
 
 
 def _size(record: ShownRecord) -> int:

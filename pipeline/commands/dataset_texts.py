@@ -148,8 +148,7 @@ def text_problem(manifest: Manifest) -> str:
     """What is wrong with text.json or tokenizer.json; "" if both are intact, or if there is no
     packed text."""
     try:
-        info = find_text_info(manifest)
-        if info:
+        if info := find_text_info(manifest):
             info.files()
     except (OptionError, StorageError) as e:
         return str(e)
@@ -224,8 +223,12 @@ def python(manifest: Manifest, side: int | None = None) -> str:
                 "print(len(records), records[0])",
             ]
         )
-    lines = ["from pipeline.datasets import open_dataset, train_dataset", "", opened]
-    lines += ["print(len(records), list(records.examples()[0]))"]
+    lines = [
+        "from pipeline.datasets import open_dataset, train_dataset",
+        "",
+        opened,
+        "print(len(records), list(records.examples()[0]))",
+    ]
     ops = ""
     if image:
         lines.insert(1, "from pipeline.ops import DecodeRandomResizedCrop")
@@ -282,9 +285,9 @@ def _splits(manifest: Manifest, train: str) -> list[str]:
 
 def _image(manifest: Manifest) -> str | None:
     """Its only feature with an image; None if there are several or none."""
-    images = [
-        (key, feature)
+    shapes = {
+        key: feature.shape
         for key, feature in manifest.schema.features.items()
         if feature.content == "image"
-    ]
-    return images[0][0] if len(images) == 1 and images[0][1].shape == () else None
+    }
+    return next(iter(shapes)) if [*shapes.values()] == [()] else None

@@ -112,9 +112,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     say(Console(), f"{args.html}: {format_bytes(size)}")
 
 
-def _checked_samples(asked: int | None, on_page: bool) -> int:
-    """The number of samples of each split. asked: None for the default."""
-    samples = asked if asked is not None else PAGE_SAMPLES if on_page else SAMPLES
+def _checked_samples(samples: int | None, on_page: bool) -> int:
+    """The number of samples of each split. samples: None for the default."""
+    if samples is None:
+        samples = PAGE_SAMPLES if on_page else SAMPLES
     if samples < 0 or (on_page and samples > MOST_PAGE_SAMPLES):
         most = f", and at most {MOST_PAGE_SAMPLES} on a page" if on_page else ""
         raise OptionError(f"--samples={samples}: must be at least 0{most}.")
@@ -124,10 +125,8 @@ def _checked_samples(asked: int | None, on_page: bool) -> int:
 def _text_info(manifest: Manifest) -> TextInfo | None:
     try:
         return find_text_info(manifest)
-    except (
-        OptionError,
-        StorageError,
-    ) as e:  # the rest can be described all the same; verify reports it as damage
+    # the rest can be described all the same; verify reports it as damage
+    except (OptionError, StorageError) as e:
         say(Console(stderr=True), f"warning: {e}")
         return None
 
@@ -159,9 +158,9 @@ def print_description(
     if text:
         title = (
             f"Text: tokenizer {text.tokenizer.name}, rows of {text.sequence_length:,} tokens, "
-            "packing"
+            f"packing {text.packing}"
         )
-        console.print(table(TOTALS, text_totals(manifest, text), f"{title} {text.packing}"))
+        console.print(table(TOTALS, text_totals(manifest, text), title))
     for split, columns in read_statistics(
         open_storage(manifest.directory), manifest.directory
     ).items():
@@ -172,21 +171,14 @@ def print_description(
     for split, entry in sorted(manifest.splits.items()):
         say(
             console,
-            (
-                f"{split}: fingerprint {entry.fingerprint}, plan {entry.plan_digest}, seed "
-                f"{entry.seed}"
-            ),
+            f"{split}: fingerprint {entry.fingerprint}, plan {entry.plan_digest}, seed "
+            f"{entry.seed}",
         )
         console.print(_bars(f"{split}: shards by size", facts.shard_sizes(entry), "shards"))
         if entry.num_records:
             reader = IndexedRecords(manifest, split, open_storage(manifest.directory))
             if entry.num_records <= MAX_RECORDS:
-                console.print(
-                    _requests(planned_requests(reader)),
-                    markup=False,
-                    highlight=False,
-                    soft_wrap=True,
-                )
+                say(console, _requests(planned_requests(reader)))
             if manifest.labels:
                 console.print(_label_bars(reader, manifest.labels, every, progress))
             for number in facts.spread(reader.info.num_records, samples).tolist():
@@ -212,23 +204,21 @@ def planned_requests(records: IndexedRecords) -> Requests:
 
     Of the first epoch. One longer than 200 batches is not planned but estimated: every block is a
     request, or two if it crosses a boundary at which reads end."""
-    batch = min(BATCH, records.info.num_records)
-    mean_bytes = records.info.num_bytes / records.info.num_records
+    info = records.info
+    batch = min(BATCH, info.num_records)
+    mean_bytes = info.num_bytes / info.num_records
     order, window_bytes = plan_records(
         records, batch, Sizes(None, None, None), seed=0, epochs="drop"
     )
     steps = order.steps_per_epoch
-    ahead = training_bytes(replace(records.info, remote=True), window_bytes)
+    ahead = training_bytes(replace(info, remote=True), window_bytes)
     if steps > MOST_BATCHES:
-        # read once, in reads as large as they may be
-        if records.weigh(np.arange(records.info.num_records)) <= ahead:
-            return Requests(
-                batch, records.info.num_bytes / MAX_READ_BYTES / steps, batch * mean_bytes
-            )
         block = order.block_records
-        return Requests(
-            batch, batch / block * (1 + block * mean_bytes / MAX_READ_BYTES), batch * mean_bytes
-        )
+        requests = batch / block * (1 + block * mean_bytes / MAX_READ_BYTES)
+        # read once, in reads as large as they may be
+        if records.weigh(np.arange(info.num_records)) <= ahead:
+            requests = info.num_bytes / MAX_READ_BYTES / steps
+        return Requests(batch, requests, batch * mean_bytes)
 
     def groups() -> Iterator[tuple[np.ndarray, int]]:
         for step in range(steps):

@@ -71,10 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         size = format_bytes(sum(file.bytes for file in indexed.files))
         say(
             console,
-            (
-                f"{split}: {indexed.num_records:,} records, {size} in {len(indexed.files)} files "
-                f"-> {directory}"
-            ),
+            f"{split}: {indexed.num_records:,} records, {size} in {len(indexed.files)} files "
+            f"-> {directory}",
         )
     return 0
 
@@ -142,11 +140,11 @@ def _refuse_conversions(storage: Storage, directory: str) -> None:
 
 def _refuse_other_files(storage: Storage, directory: str, splits: Iterable[str]) -> None:
     """Raises ConversionError for a file in the place of an index that is none."""
-    for path in (
-        path for split in splits if storage.exists(path := join(directory, index_file(split)))
-    ):
+    for split in splits:
+        path = join(directory, index_file(split))
         try:
-            decode_rows(storage.read(path))
+            if storage.exists(path):
+                decode_rows(storage.read(path))
         except ValueError as e:
             raise ConversionError(
                 f"{path} is not an index, so it is not replaced: {e}. Move it."
@@ -173,16 +171,16 @@ def _read(
         total = sum(stat.bytes for named in files.values() for stat in named.values())
         bar = progress.add_task("indexing", total=total)
         for split, named in sorted(files.items()):
-            found = []
+            files_read = []
             builder = IndexBuilder(
                 storage, directory, split, schema, functools.partial(progress.advance, bar)
             )
             for file in builder.files(named):
-                found.append(file)
+                files_read.append(file)
                 for problem in file.problems:
                     say(console, f"damaged: {problem}")
-            splits[split] = IndexedSplit(tuple(found))
-            if not splits[split].num_records and not any(file.problems for file in found):
+            splits[split] = IndexedSplit(tuple(files_read))
+            if not splits[split].num_records and not any(file.problems for file in files_read):
                 raise EmptySplitError(
                     f"split {split!r} of {directory} has no records: its files are empty."
                 )
@@ -199,21 +197,16 @@ def _publish(
     """Writes index files, then the manifest, which keeps its entries of other splits."""
     seen = schema or merged_schema(indexed.schema() for indexed in splits.values())
 
-    def merged(there: Manifest | None) -> Manifest:
-        others = (
-            {name: entry for name, entry in there.splits.items() if name not in splits}
-            if there
-            else {}
-        )
-        whole = _with_others(seen, there, schema is not None) if there and others else seen
-        labels = there.labels if there else None
+    def merged(earlier: Manifest | None) -> Manifest:
+        earlier = earlier or Manifest(PASSED_ON, seen, {})
+        others = {name: entry for name, entry in earlier.splits.items() if name not in splits}
+        of_all = _with_others(seen, earlier, schema is not None) if others else seen
+        labels = earlier.labels
         if args.labels_file:
-            labels = read_labels(args.labels_file, args.label_key, args.label_base, whole)
-        name = args.name or (there.name if there else PASSED_ON)
+            labels = read_labels(args.labels_file, args.label_key, args.label_base, of_all)
         entries = others | {split: indexed.entry() for split, indexed in splits.items()}
-        return Manifest(
-            name, whole, entries, labels, f"{INDEX_WRITER} {version_of('infeed')}".rstrip()
-        )
+        writer = f"{INDEX_WRITER} {version_of('infeed')}".rstrip()
+        return Manifest(args.name or earlier.name, of_all, entries, labels, writer)
 
     for split, indexed in splits.items():
         storage.sweep(join(directory, "_index"), [f"{split}.npy"])
@@ -222,15 +215,17 @@ def _publish(
     update_manifest(storage, directory, merged)
 
 
-def _with_others(seen: Schema, there: Manifest, given: bool) -> Schema:
-    """The schema of all splits: the inferred one is merged with the manifest's, a given one must
+def _with_others(schema: Schema, earlier: Manifest, from_file: bool) -> Schema:
+    """The schema of all splits: an inferred one is merged with the manifest's, one from a file must
     equal it."""
-    if given and there.schema.features != seen.features:
+    if not from_file:
+        return merged_schema([earlier.schema, schema])
+    if earlier.schema.features != schema.features:
         raise OptionError(
-            f"{there.directory} has other splits ({', '.join(there.splits)}) whose schema differs "
-            "from --schema-file. Index all splits again with it, in one command."
+            f"{earlier.directory} has other splits ({', '.join(earlier.splits)}) whose schema "
+            "differs from --schema-file. Index all splits again with it, in one command."
         )
-    return seen if given else merged_schema([there.schema, seen])
+    return schema
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from pipeline.errors import Reject, SchemaError, StorageError
+from pipeline.pages.figures import UNREADABLE
 from pipeline.raw.jpeg import decode_image, decode_jpeg
 from pipeline.shards.example_decoding import Layout, example_layout
 from pipeline.shards.frames import MAX_INDEXED_BYTES, Frame, crc32c, read_frames
@@ -99,14 +100,7 @@ def image_problem(data: bytes) -> str:
         return (
             f"not an image that Pillow recognizes: it starts with {data[:4].hex(' ') or 'nothing'}"
         )
-    except (
-        OSError,
-        SyntaxError,
-        ValueError,
-        EOFError,
-        RuntimeError,
-        Image.DecompressionBombError,
-    ) as e:
+    except UNREADABLE as e:
         return f"truncated or damaged image: {str(e)[:200]}"
     return ""
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from pipeline.checks import did_you_mean
 from pipeline.commands.program import (
+    ALL_COMMANDS,
     COMMANDS,
     Command,
     ctrl_c_exits,
@@ -62,7 +63,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _find(words: str) -> Command:
     """Raises OptionError for words that are no command; names the nearest."""
-    known = {command.words: command for group in COMMANDS.values() for command in group}
+    known = {command.words: command for command in ALL_COMMANDS}
     if words not in known:
         kind = words.removeprefix(f"{_CONVERT} ")
         kinds = [name.removeprefix(f"{_CONVERT} ") for name in known if name.startswith(_CONVERT)]
@@ -98,8 +99,7 @@ def _help() -> str:
 
 
 def _help_of_convert() -> str:
-    (commands,) = (group for group in COMMANDS.values() if group[0].words.startswith(_CONVERT))
-    lines = map(_line, (command for command in commands if command.words.startswith(_CONVERT)))
+    lines = [_line(command) for command in ALL_COMMANDS if command.words.startswith(_CONVERT)]
     head = [
         "usage: infeed convert KIND [options]",
         "",

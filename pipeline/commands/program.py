@@ -129,13 +129,14 @@ COMMANDS: Mapping[str, Sequence[Command]] = {
         ),
     ),
 }
-_MODULES = {command.module for group in COMMANDS.values() for command in group}
+ALL_COMMANDS = [command for group in COMMANDS.values() for command in group]
+_BY_MODULE = {command.module: command for command in ALL_COMMANDS}
 _MODULE = re.compile(r"python -m (\w+(?:\.\w+)*)")
 
 
 def command_of(module: str) -> Command:
     """The command that a module is. KeyError if it is none."""
-    return {command.module: command for group in COMMANDS.values() for command in group}[module]
+    return _BY_MODULE[module]
 
 
 def started_by_infeed() -> None:
@@ -158,7 +159,9 @@ def program(module: str) -> str:
 def as_started(text: str) -> str:
     """A text that names commands as `python -m MODULE`: it names them as the user of this process
     starts them."""
-    return _MODULE.sub(lambda named: program(named[1]) if named[1] in _MODULES else named[0], text)
+    return _MODULE.sub(
+        lambda match: program(match[1]) if match[1] in _BY_MODULE else match[0], text
+    )
 
 
 def help_end(command: str, examples: Sequence[str], see_also: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ from pipeline.commands.index_builder import (
 from pipeline.errors import SchemaError, ShardError, StorageError
 from pipeline.shards import sidecars
 from pipeline.shards.example_decoding import decode_example, example_layout
-from pipeline.shards.frames import Frame, read_frames
+from pipeline.shards.frames import read_frames
 from pipeline.shards.manifest import Manifest
 from pipeline.shards.naming import (
     MANIFEST_FILE,
@@ -60,8 +60,8 @@ class Problem(NamedTuple):
 
 
 @dataclass
-class _Found:
-    """What was found in a shard, or in all shards of a split."""
+class _Findings:
+    """The content of a shard, or of all shards of a split."""
 
     records: int = 0  # with intact bytes
     labels: Counter[int] = field(default_factory=Counter)
@@ -71,7 +71,7 @@ class _Found:
 
 
 def check_sidecars(storage: Storage, manifest: Manifest) -> Iterator[Problem]:
-    """Problems of the files beside the shards, and files that no conversion wrote but that TFDS
+    """Problems of the files next to the shards, and files that no conversion wrote but that TFDS
     would read."""
     if what := text_problem(manifest):
         yield Problem(join(manifest.directory, TEXT_FILE), what)
@@ -90,39 +90,27 @@ def check_sidecars(storage: Storage, manifest: Manifest) -> Iterator[Problem]:
             yield Problem(join(manifest.directory, name), what, "stray")
 
 
-@dataclass
-class _FoundInShard(_Found):
-    problems: list[Problem] = field(default_factory=list)
-
-
-class SplitVerifier(_Found):
+@dataclass(kw_only=True)
+class SplitVerifier(_Findings):
     """The proof of one split: `problems()` reads it; afterwards the other fields hold the findings.
 
     decode: also decode every image. read: called with the number of bytes read."""
 
-    def __init__(
-        self,
-        storage: Storage,
-        manifest: Manifest,
-        split: str,
-        *,
-        decode: bool,
-        read: Callable[[int], object],
-    ) -> None:
-        super().__init__()
-        self.storage = storage
-        self.manifest = manifest
-        self.split = split
-        self.decode = decode
-        self.read = read
-        self.entry = manifest.splits[split]
+    storage: Storage
+    manifest: Manifest
+    split: str
+    decode: bool
+    read: Callable[[int], object]
+
+    def __post_init__(self) -> None:
+        self.entry = self.manifest.splits[self.split]
         self.index: SplitIndex | None = None
-        self._there: Mapping[str, Stat] = {}
+        self._listed: Mapping[str, Stat] = {}
 
     def problems(self) -> Iterator[Problem]:
         """Yields all damage as it is found, in shard order. Call it once."""
         yield from self._open_index()
-        self._there = self.storage.list(self.manifest.directory)
+        self._listed = self.storage.list(self.manifest.directory)
         yield from self._strays()
         if what := sidecars.ledger_problem(
             self.storage, self.manifest.directory, self.split, self.entry.rejected
@@ -130,9 +118,9 @@ class SplitVerifier(_Found):
             yield Problem(join(self.manifest.directory, rejects_file(self.split)), what)
         pool = ThreadPoolExecutor(files_at_once(self.storage), thread_name_prefix="infeed-verify")
         try:
-            for verifier in pool.map(self._prove, range(len(self.entry.shards))):
-                self._add(verifier)
-                yield from verifier.problems
+            for of_shard, problems in pool.map(self._prove, range(len(self.entry.shards))):
+                self._add(of_shard)
+                yield from problems
         finally:
             pool.shutdown(cancel_futures=True)
         if self.records != self.entry.num_records:
@@ -164,7 +152,7 @@ class SplitVerifier(_Found):
 
     def _open_index(self) -> Iterator[Problem]:
         directory = self.manifest.directory
-        path = join(self.manifest.directory, index_file(self.split))
+        path = join(directory, index_file(self.split))
         try:
             self.index = load_index(self.storage, directory, self.split, self.entry)
         except (ShardError, StorageError) as e:
@@ -174,41 +162,46 @@ class SplitVerifier(_Found):
         """Shards that are not in the manifest."""
         ours = {shard.file for shard in self.entry.shards}
         name = shard_pattern(self.split, self.manifest.schema.files)
-        for file in sorted(self._there):
+        for file in sorted(self._listed):
             if name.fullmatch(file) and file not in ours:
                 what = "is not in the manifest, but readers that match file names read it"
                 yield Problem(join(self.manifest.directory, file), what, "stray")
 
-    def _prove(self, number: int) -> _FoundInShard:
+    def _prove(self, number: int) -> tuple[_Findings, list[Problem]]:
+        findings = _Findings()
+        problems = list[Problem]()
         shard = self.entry.shards[number]
-        verifier = _FoundInShard()
         path = join(self.manifest.directory, shard.file)
-        there = self._there.get(shard.file)
-        if there is None:
-            verifier.problems.append(
-                Problem(path, f"is missing, with its {shard.records:,} records")
-            )
-            return verifier
+        listed = self._listed.get(shard.file)
+        if listed is None:
+            problems.append(Problem(path, f"is missing, with its {shard.records:,} records"))
+            return findings, problems
         checksum = google_crc32c.Checksum()
         try:
             pieces = pieces_of(
-                self.storage, path, there.bytes, PIECE_BYTES, checksum, read=self.read
+                self.storage, path, listed.bytes, PIECE_BYTES, checksum, read=self.read
             )
             for frame in read_frames(pieces, self._rows(number)):
-                self._look_into(verifier, path, frame)
+                where = f"{path}, record {frame.record} at byte {frame.offset}"
+                if frame.problem:
+                    problems.append(Problem(where, frame.problem))
+                    continue
+                findings.records += 1
+                if inside := "; ".join(self._problems_inside(findings, frame.payload)):
+                    problems.append(Problem(where, inside, "as converted"))
             for _ in pieces:  # the bytes after the last record
                 pass
         except StorageError as e:
-            verifier.problems.append(Problem(path, str(e)))
-            return verifier
-        computed = Stat(there.bytes, int.from_bytes(checksum.digest(), "big"))
+            problems.append(Problem(path, str(e)))
+            return findings, problems
+        computed = Stat(listed.bytes, int.from_bytes(checksum.digest(), "big"))
         ours = Stat(shard.bytes, shard.crc32c)
         if computed != ours:
-            verifier.problems.append(Problem(path, f"has {computed}, the manifest says {ours}"))
-        elif self.index is None and verifier.records != shard.records and not verifier.problems:
-            what = f"has {verifier.records} records, the manifest says {shard.records}"
-            verifier.problems.append(Problem(path, what))
-        return verifier
+            problems.append(Problem(path, f"has {computed}, the manifest says {ours}"))
+        elif self.index is None and findings.records != shard.records and not problems:
+            what = f"has {findings.records} records, the manifest says {shard.records}"
+            problems.append(Problem(path, what))
+        return findings, problems
 
     def _rows(self, number: int) -> np.ndarray | None:
         if self.index is None:
@@ -216,52 +209,42 @@ class SplitVerifier(_Found):
         first, end = self.index.shard_starts[number : number + 2]
         return np.stack([self.index.lengths[first:end], self.index.crcs[first:end]], axis=1)
 
-    def _look_into(self, verifier: _FoundInShard, path: str, frame: Frame) -> None:
-        where = f"{path}, record {frame.record} at byte {frame.offset}"
-        if frame.problem:
-            verifier.problems.append(Problem(where, frame.problem))
-            return
-        verifier.records += 1
-        inside = "; ".join(self._problems_inside(verifier, frame.payload))
-        if inside:
-            verifier.problems.append(Problem(where, inside, "as converted"))
-
-    def _problems_inside(self, verifier: _FoundInShard, payload: bytes) -> Iterator[str]:
+    def _problems_inside(self, findings: _Findings, payload: bytes) -> Iterator[str]:
         schema = self.manifest.schema
         labels = self.manifest.labels
         if schema.opaque:
-            verifier.key_digest = None
+            findings.key_digest = None
             return
         try:
             layout = example_layout(payload)
             values = decode_example(payload)
         except SchemaError as e:
-            verifier.key_digest = None
+            findings.key_digest = None
             yield str(e).rstrip(".")
             return
         yield from schema_problems(schema, layout)
         yield from label_problems(labels, values)
-        verifier.labels.update(labels_of(labels, values))
+        findings.labels.update(labels_of(labels, values))
         for name in self.entry.totals:
-            verifier.totals[name] += sum(
+            findings.totals[name] += sum(
                 number for number in values.get(name, ()) if isinstance(number, int)
             )
         key = None if schema.name == PASSED_ON else key_of(self.manifest.name, self.split, values)
-        if key is None or verifier.key_digest is None:
-            verifier.key_digest = None
+        if key is None or findings.key_digest is None:
+            findings.key_digest = None
         else:
-            verifier.key_digest += key_digest([key])
+            findings.key_digest += key_digest([key])
         for name, feature in schema.features.items() if self.decode else ():
             for data in values.get(name, ()) if feature.content == "image" else ():
                 problem = image_problem(data) if isinstance(data, bytes) else ""
                 if problem:
                     yield f"{name!r}: {problem}"
 
-    def _add(self, verifier: _FoundInShard) -> None:
-        self.records += verifier.records
-        self.labels.update(verifier.labels)
-        self.totals.update(verifier.totals)
-        if self.key_digest is not None and verifier.key_digest is not None:
-            self.key_digest = add_digests((self.key_digest, verifier.key_digest))
-        else:
+    def _add(self, of_shard: _Findings) -> None:
+        self.records += of_shard.records
+        self.labels.update(of_shard.labels)
+        self.totals.update(of_shard.totals)
+        if self.key_digest is None or of_shard.key_digest is None:
             self.key_digest = None
+        else:
+            self.key_digest = add_digests((self.key_digest, of_shard.key_digest))

@@ -52,30 +52,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(console, f"damaged: {problem}")
     table = _table()
     notes = []
-    found = {}
+    problems_of_splits = {}
     with byte_bar(console) as progress:
         bar = progress.add_task(
             "verifying", total=sum(manifest.splits[split].num_bytes for split in splits)
         )
         for split in splits:
             advance = functools.partial(progress.advance, bar)
-            verifier = SplitVerifier(storage, manifest, split, decode=args.decode, read=advance)
-            problems = found[split] = []
+            verifier = SplitVerifier(
+                storage=storage, manifest=manifest, split=split, decode=args.decode, read=advance
+            )
+            problems = problems_of_splits[split] = []
             for problem in verifier.problems():
                 problems.append(problem)
                 say(console, f"damaged: {problem}")
             table.add_row(*map(Text, _row(verifier, problems, args.decode)))
             notes += _notes(verifier)
             if args.dali_index is not None:
-                notes.append(
-                    _write_dali(
-                        args.dali_index or join(args.directory, DALI_DIRECTORY), verifier, problems
-                    )
-                )
+                directory = args.dali_index or join(args.directory, DALI_DIRECTORY)
+                notes.append(_write_dali(directory, verifier, problems))
     console.print(table)
-    for line in (*dict.fromkeys(notes), *repairs(manifest, found, sidecars)):
+    for line in (*dict.fromkeys(notes), *repairs(manifest, problems_of_splits, sidecars)):
         say(console, line)
-    return int(any(found.values()) or bool(sidecars))
+    return int(any(problems_of_splits.values()) or bool(sidecars))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -216,8 +215,7 @@ def write_dali_index(directory: str, entry: SplitEntry, index: SplitIndex) -> li
 def repairs(
     manifest: Manifest, problems: ProblemsBySplit, sidecars: Sequence[Problem]
 ) -> Iterator[str]:
-    """One line per repair. found: the problems of each split. sidecars: those of the files for
-    TFDS."""
+    """One line per repair. problems: of each split. sidecars: those of the files for TFDS."""
     changed = _names(problems, "changed")
     wrong = _names(problems, "as converted")
     if manifest.writer.startswith(INDEX_WRITER):
@@ -229,7 +227,7 @@ def repairs(
     if strays:
         remove = "gcloud storage rm" if strays[0].startswith("gs://") else "rm"
         yield f"To remove files that are not in the manifest: {remove} {shlex.join(strays)}"
-    if any(problem.cause == "sidecar" for problem in sidecars):
+    if _have(sidecars, "sidecar"):
         command = f"infeed verify {shlex.quote(manifest.directory)} --write-sidecars"
         yield (
             f"To repair the files for TFDS: {command} (it rewrites them from the manifest, then "
@@ -237,10 +235,12 @@ def repairs(
         )
 
 
-def _names(found: ProblemsBySplit, cause: Cause) -> str:
-    return ",".join(
-        split for split, problems in found.items() if any(p.cause == cause for p in problems)
-    )
+def _names(problems: ProblemsBySplit, cause: Cause) -> str:
+    return ",".join(split for split, of_split in problems.items() if _have(of_split, cause))
+
+
+def _have(problems: Sequence[Problem], cause: Cause) -> bool:
+    return any(problem.cause == cause for problem in problems)
 
 
 def _of_converted(manifest: Manifest, changed: str, wrong: str) -> Iterator[str]:

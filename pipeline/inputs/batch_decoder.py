@@ -8,6 +8,7 @@ import itertools
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 
 import numpy as np
 
@@ -57,11 +58,12 @@ class BatchDecoder:
         while at < end:
             count = max(1, min((end - at) // rows, int(TOGETHER_SECONDS / self._seconds)))
             part = delivery.part(at, at + count * rows)
+            begins = range(0, count * rows, rows)
             if count > 1 and (batch := self._together(part)):
-                yield (self._part(batch, place) for place in range(0, count * rows, rows))
+                yield (mapped(itemgetter(slice(begin, begin + rows)), batch) for begin in begins)
             else:
-                for place in range(0, count * rows, rows):
-                    yield iter([self._alone(part.part(place, place + rows))])
+                for begin in begins:
+                    yield iter([self._alone(part.part(begin, begin + rows))])
             at += count * rows
 
     def _together(self, part: Delivery) -> Batch | None:
@@ -87,9 +89,6 @@ class BatchDecoder:
         batch = self._batch(ids, part.rows.seeds, ids >= 0, list(map(intact, part.records)), until)
         self._seconds = (time.monotonic() - began) * self._rows / len(ids) + 1e-9
         return batch
-
-    def _part(self, batch: Batch, at: int) -> Batch:
-        return mapped(lambda array: array[at : at + self._rows], batch)
 
     def _batch(
         self,
@@ -150,19 +149,19 @@ class BatchDecoder:
     ) -> Iterator[tuple[int, Bad]]:
         """Yields the bad rows and why they are bad, damaged ones first. Lazy: it searches as it is
         iterated."""
-        whole = {}
+        intact_records = {}
         for row, record in records.items():
             if isinstance(record, CorruptRecordError):
                 yield row, record
             else:
-                whole[row] = record
-        parts = [list(whole)] if whole else []
+                intact_records[row] = record
+        parts = [list(intact_records)] if intact_records else []
         while parts:
             rows = parts.pop()
             counted = np.zeros(len(ids), bool)
             counted[rows] = True
             try:
-                self._batch(ids, seeds, counted, [whole[row] for row in rows])
+                self._batch(ids, seeds, counted, [intact_records[row] for row in rows])
             except SchemaError as e:
                 middle = len(rows) // 2
                 if middle:

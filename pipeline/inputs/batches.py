@@ -98,12 +98,12 @@ def read_ahead(
     Iterating raises StorageError. It has no time limit; its consumer has one."""
     waiting: deque[list[Rows]] = deque()
 
-    def wanted() -> Iterator[Group]:
+    def requests() -> Iterator[Group]:
         for group, num_bytes in _groups(records, batches, min(ahead_bytes // 4, GROUP_BYTES)):
             waiting.append(group)
             yield Group(np.concatenate([_real(rows) for rows in group]), num_bytes)
 
-    reading = records.read(wanted(), ahead_bytes)
+    reading = records.read(requests(), ahead_bytes)
     return Background(
         _deliveries(reading, waiting, turns),
         limit=lambda: ahead_bytes - reading.held_bytes,

@@ -36,9 +36,8 @@ Cache = str | os.PathLike[str]
 RECORDS_FILE = "records"  # the frame of each record, at its place
 PRESENT_FILE = "present"  # one byte per record, not 0 once it was written: a hint, not a proof
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-RECORD_BYTES = (
-    64  # in memory, per record besides the payload: the object, its place in the list, its checksum
-)
+# in memory, per record besides the payload: the object, its place in the list, its checksum
+RECORD_BYTES = 64
 
 
 class RamStore:
@@ -61,17 +60,17 @@ class RamStore:
         self._name = records.name
         self._payloads = [b""] * records.num_records
         self._crcs = np.zeros(records.num_records, np.uint32)
-        self._kept = np.zeros(records.num_records, bool)
+        self._present = np.zeros(records.num_records, bool)
         self._lock = threading.Lock()
 
     def holds(self, record_ids: np.ndarray) -> np.ndarray:
         """bool [n]: which of these are stored."""
-        return self._kept[record_ids]
+        return self._present[record_ids]
 
     @property
     def complete(self) -> bool:
         """Whether every record is stored."""
-        return bool(self._kept.all())
+        return bool(self._present.all())
 
     def keep(self, record_ids: np.ndarray, records: Iterable[Record]) -> None:
         """Stores the undamaged ones."""
@@ -79,14 +78,13 @@ class RamStore:
             for record_id, record in zip(record_ids.tolist(), records, strict=True):
                 if (
                     isinstance(record, Proven)
-                    and not self._kept[record_id]
+                    and not self._present[record_id]
                     and self._makes_room(len(record.payload))
                 ):
                     self._payloads[record_id] = record.payload
                     self._crcs[record_id] = record.crc
-                    self._kept[record_id] = (
-                        True  # last, because other threads read it without the lock
-                    )
+                    # last, because other threads read it without the lock
+                    self._present[record_id] = True
 
     def read(self, groups: Iterable[Group], ahead_bytes: int) -> ReadWhenDue:
         """See Records. Every record must be stored when its turn comes."""
@@ -97,16 +95,14 @@ class RamStore:
         return list(map(Proven, payloads, self._crcs[ids].tolist()))
 
     def _makes_room(self, payload_bytes: int) -> bool:
-        left = self._room - payload_bytes - RECORD_BYTES
-        if left < 0 <= self._room:
+        had_room = self._room >= 0
+        self._room -= payload_bytes + RECORD_BYTES
+        if had_room and self._room < 0:
             log.warning(
                 "%s: records are larger than expected; the RAM cache is full, others are reread",
                 self._name,
             )
-            self._room = -1
-        elif left >= 0:
-            self._room = left
-        return left >= 0
+        return self._room >= 0
 
 
 class DiskStore:
@@ -143,16 +139,15 @@ class DiskStore:
                 "written."
             ) from e
         self._writes = True
-        there = int(lengths[self._known].sum(dtype=np.int64))
-        up_to = format_bytes(share * size)
+        stored = int(lengths[self._known].sum(dtype=np.int64))
         log.info(
             "%s: caching up to %s in %s, which has %s",
             self._name,
-            up_to,
+            format_bytes(share * size),
             folder,
-            format_bytes(there),
+            format_bytes(stored),
         )
-        if (needed := max(0, int(share * size) - there)) > free:
+        if (needed := max(0, int(share * size) - stored)) > free:
             raise OptionError(
                 f"cache={directory!r} needs {format_bytes(needed)} more for {records.name}; "
                 f"{format_bytes(free)} are free on that disk. Remove old folders there, or give "
@@ -195,8 +190,8 @@ class DiskStore:
     def _open(self, path: Path, size: int) -> int:
         fd = os.open(path, _OPEN, 0o666)
         weakref.finalize(self, os.close, fd)
-        there = os.fstat(fd)
-        if not stat.S_ISREG(there.st_mode) or there.st_size > size:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > size:
             raise OSError(
                 errno.EEXIST, f"{path.name} is there, but is not the cache of these records"
             )
@@ -259,24 +254,19 @@ class CachedRecords:
 
     def read(self, groups: Iterable[Group], ahead_bytes: int) -> "_Followed | ConcatenatedReading":
         """See Records. Reads from the source what is not in the store."""
+        from_store = functools.partial(_Followed, self.store, self._healed)
         if self.store.complete:
-            return self._from_store(groups, ahead_bytes)
-        return ConcatenatedReading(
-            (self._from_source, self._from_store), self._split_up, groups, ahead_bytes
-        )
+            return from_store(groups, ahead_bytes)
+        from_source = functools.partial(_Followed, self.source, self._stored)
+        return ConcatenatedReading((from_source, from_store), self._split_up, groups, ahead_bytes)
 
     def _split_up(self, group: Group) -> tuple[np.ndarray, list[Group]]:
         held = self.store.holds(group.record_ids)
-        asked = [Group(group.record_ids[of], group.num_bytes) for of in (~held, held)]
-        return held.astype(np.intp), asked
+        return held.astype(np.intp), [
+            Group(group.record_ids[of], group.num_bytes) for of in (~held, held)
+        ]
 
-    def _from_source(self, groups: Iterable[Group], ahead_bytes: int) -> "_Followed":
-        return _Followed(self.source, groups, ahead_bytes, self._kept)
-
-    def _from_store(self, groups: Iterable[Group], ahead_bytes: int) -> "_Followed":
-        return _Followed(self.store, groups, ahead_bytes, self._healed)
-
-    def _kept(self, record_ids: np.ndarray, records: list[Record]) -> list[Record]:
+    def _stored(self, record_ids: np.ndarray, records: list[Record]) -> list[Record]:
         self.store.keep(record_ids, records)
         return records
 
@@ -285,7 +275,7 @@ class CachedRecords:
         lost = [i for i, record in enumerate(records) if isinstance(record, CorruptRecordError)]
         if lost:
             ids = record_ids[lost]
-            for i, record in zip(lost, self._kept(ids, fetch(self.source, ids)), strict=True):
+            for i, record in zip(lost, self._stored(ids, fetch(self.source, ids)), strict=True):
                 records[i] = record
         return records
 
@@ -297,9 +287,9 @@ class _Followed:
     def __init__(
         self,
         of: Records | Store,
+        then: Callable[[np.ndarray, list[Record]], list[Record]],
         groups: Iterable[Group],
         ahead_bytes: int,
-        then: Callable[[np.ndarray, list[Record]], list[Record]],
     ) -> None:
         self._ids: deque[np.ndarray] = deque()
         self._then = then

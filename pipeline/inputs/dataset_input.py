@@ -106,13 +106,16 @@ class DatasetInput:
         self._decode = BatchDecoder(records, decoder, quarantine, host_rows)
         if workers:
             pickled(self._work(self.info.start))  # raises its errors before any record is read
-        ahead = format_bytes(self.read_ahead_bytes)
-        steps = order.steps_per_epoch
-        batch = order.global_batch
-        batches = f"{steps} batch{'es' * (steps != 1)} of {batch} per epoch, "
-        epoch = "" if isinstance(order, MixOrder) else batches  # a mixture has none
+        epoch = ""  # a mixture has none
+        if not isinstance(order, MixOrder):
+            steps = order.steps_per_epoch
+            epoch = f"{steps} batch{'es' * (steps != 1)} of {order.global_batch} per epoch, "
         log.info(
-            "%s: %d records, %sup to %s read ahead", source.name, order.num_records, epoch, ahead
+            "%s: %d records, %sup to %s read ahead",
+            source.name,
+            order.num_records,
+            epoch,
+            format_bytes(self.read_ahead_bytes),
         )
 
     def __repr__(self) -> str:
@@ -172,10 +175,10 @@ class DatasetInput:
                 f"{self._records.info.name} is {self.info.fingerprint}. Give the data that it was "
                 "saved with, or start over with batches()."
             )
-        for name, here in self._order.settings.items():
-            if state.get(name) != here:
+        for name, ours in self._order.settings.items():
+            if state.get(name) != ours:
                 raise FingerprintError(
-                    f"{_difference(name, state.get(name), here)} Or start over with batches()."
+                    f"{_difference(name, state.get(name), ours)} Or start over with batches()."
                 )
         return Position(int(state["epoch"]), int(state["records"]))
 
@@ -246,9 +249,9 @@ def _sum_of(crcs: np.ndarray | None) -> int | None:
     return None if crcs is None else int(crcs.sum(dtype=np.uint64)) % 2**32
 
 
-def _difference(name: str, there: Any, here: Any) -> str:
+def _difference(name: str, saved: Any, ours: Any) -> str:
     """How a saved position disagrees with an order, and what to do."""
-    if there is None:
+    if saved is None:
         kind = {"mixture": "training on a mixture", "num_records": "an evaluation"}.get(
             name, "training on one source"
         )
@@ -263,6 +266,6 @@ def _difference(name: str, there: Any, here: Any) -> str:
             "The default of window_records depends on global_batch, in steps of 1,024."
         )
     return (
-        f"The saved position has {name}={there!r}, this input {name}={here!r}: the order of "
-        f"records differs. Pass {name}={there!r} to train_dataset to resume."
+        f"The saved position has {name}={saved!r}, this input {name}={ours!r}: the order of "
+        f"records differs. Pass {name}={saved!r} to train_dataset to resume."
     )

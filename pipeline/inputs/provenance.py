@@ -41,51 +41,53 @@ def provenance_of(
 def recorded_order(order: TrainOrder | MixOrder) -> dict[str, Any]:
     """All that the batches of an order depend on, as JSON."""
     if isinstance(order, MixOrder):
-        shuffles = [_recorded_shuffle(shuffle) for shuffle in order.shuffles]
-        shares = [float(share) for share in order.shares]
         return {
             "mixture": order.settings,
             "batch": order.global_batch,
-            "shuffles": shuffles,
-            "shares": shares,
+            "shuffles": list(map(_recorded_shuffle, order.shuffles)),
+            "shares": order.shares.tolist(),
         }
-    starts = list(_progressions(order.shuffle.block_starts))
-    size = {"num_records": order.num_records, "batch": order.global_batch}
-    return order.settings | size | {"block_starts": starts}
+    return {
+        **order.settings,
+        "num_records": order.num_records,
+        "batch": order.global_batch,
+        "block_starts": list(_progressions(order.shuffle.block_starts)),
+    }
 
 
 def restored_order(recorded: Mapping[str, Any]) -> TrainOrder | MixOrder:
     """The order that was recorded. Raises KeyError or TypeError for JSON that is not one."""
     if "mixture" in recorded:
         settings = recorded["mixture"]
-        shuffles = [_restored_shuffle(each) for each in recorded["shuffles"]]
+        shuffles = list(map(_restored_shuffle, recorded["shuffles"]))
         first_ids = np.cumsum([0, *(shuffle.num_records for shuffle in shuffles)])[:-1].tolist()
-        shares = np.array(recorded["shares"])
-        named = {"seed": settings["seed"], "digest": settings["mixture"]}
-        return MixOrder(shuffles, first_ids, shares, recorded["batch"], **named)
+        return MixOrder(
+            shuffles,
+            first_ids,
+            np.array(recorded["shares"]),
+            recorded["batch"],
+            seed=settings["seed"],
+            digest=settings["mixture"],
+        )
+    names = ("num_records", "seed", "block_records", "streams", "window_records", "epochs")
     return TrainOrder(
-        recorded["num_records"],
-        recorded["batch"],
-        seed=recorded["seed"],
-        block_records=recorded["block_records"],
+        **{name: recorded[name] for name in names},
+        global_batch=recorded["batch"],
         block_starts=_expanded(recorded["block_starts"]),
-        streams=recorded["streams"],
-        window_records=recorded["window_records"],
-        epochs=recorded["epochs"],
     )
 
 
+_OF_SHUFFLES = ("num_records", "seed", "streams", "window_records")
+
+
 def _recorded_shuffle(shuffle: Shuffle) -> dict[str, Any]:
-    sizes = {
-        name: getattr(shuffle, name)
-        for name in ("num_records", "seed", "streams", "window_records")
-    }
+    sizes = {name: getattr(shuffle, name) for name in _OF_SHUFFLES}
     return {**sizes, "block_starts": list(_progressions(shuffle.block_starts))}
 
 
 def _restored_shuffle(recorded: Mapping[str, Any]) -> Shuffle:
-    sizes = {name: recorded[name] for name in ("seed", "streams", "window_records")}
-    return Shuffle(recorded["num_records"], _expanded(recorded["block_starts"]), **sizes)
+    sizes = {name: recorded[name] for name in _OF_SHUFFLES}
+    return Shuffle(block_starts=_expanded(recorded["block_starts"]), **sizes)
 
 
 def _progressions(numbers: np.ndarray) -> Iterator[tuple[int, int, int]]:

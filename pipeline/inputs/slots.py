@@ -59,9 +59,9 @@ class Slots:
     def arrays(self, number: int) -> dict[str, Any]:
         """Those of a slot, [batches, *shape]. It is free once they, and all views of them, are
         gone."""
-        whole = self._whole(number)
-        weakref.finalize(whole, self._free.append, number).atexit = False
-        return self._arrays(whole)
+        memory = self._memory(number)
+        weakref.finalize(memory, self._free.append, number).atexit = False
+        return self._arrays(memory)
 
     def write(self, number: int, batch: int, first: int, rows: Mapping[str, Any]) -> None:
         """Writes rows of one of the batches, from row `first` on."""
@@ -69,11 +69,11 @@ class Slots:
         if arrays is None:  # to make those of 80 numbers takes as long as 20 records
             if len(self._written) == MOST_KEPT:
                 self._written.clear()
-            arrays = self._written[number] = dict(leaves(self._arrays(self._whole(number))))
+            arrays = self._written[number] = dict(leaves(self._arrays(self._memory(number))))
         for path, values in leaves(rows):
             arrays[path][batch, first : first + len(values)] = values
 
-    def _whole(self, number: int) -> np.ndarray:
+    def _memory(self, number: int) -> np.ndarray:
         part = _part(number)
         while len(self._parts) <= part:  # few of them, because each has a descriptor
             first, end = (_first(len(self._parts) + more) * self._size for more in (0, 1))
@@ -86,11 +86,10 @@ class Slots:
             self._size, np.uint8, self._parts[part], (number - _first(part)) * self._size
         )
 
-    def _arrays(self, whole: np.ndarray) -> dict[str, Any]:
-        places = self._places.items()
+    def _arrays(self, memory: np.ndarray) -> dict[str, Any]:
         return tree_of(
-            (path, whole[place].view(dtype).reshape(shape))
-            for path, (place, shape, dtype) in places
+            (path, memory[place].view(dtype).reshape(shape))
+            for path, (place, shape, dtype) in self._places.items()
         )
 
 

@@ -78,9 +78,9 @@ class TfProgram:
     def restore(self, state: Mapping[str, Any], /) -> int:
         """The inverse of `state`. FingerprintError for that of another input or batch size."""
         for name in _NAMED:
-            if (there := state.get(name)) != (here := getattr(self.info, name)):
+            if (saved := state.get(name)) != (ours := getattr(self.info, name)):
                 raise FingerprintError(
-                    f"The saved position has {name}={there!r}, this input has {name}={here!r}."
+                    f"The saved position has {name}={saved!r}, this input has {name}={ours!r}."
                 )
         if type(batches := state.get("batches")) is not int or batches < 0:
             raise FingerprintError(f"The saved position, {batches!r}, is not a number of batches.")

@@ -30,28 +30,21 @@ from pipeline.inputs.worker_pool import ALIVE_SECONDS, COUNT_BYTES, STACKS, Answ
 T = TypeVar("T")
 
 
-class _Found(Quarantine):
-    """Collects what it is told. The process that started this one reports it, and counts that of
-    all workers."""
+class _Collected(Quarantine):
+    """Adds bad records to the list `new`. The process that started this one reports them, and
+    counts those of all workers."""
 
-    def __init__(self, on_error: OnError, max_bad_records: int) -> None:
-        super().__init__(on_error)
-        self._most = max_bad_records
+    def __init__(self, on_error: OnError, max_bad_records: int, new: list[BadRecord]) -> None:
+        super().__init__(on_error, max_bad_records)
+        self._new = new
         self._numbers = set[int]()
-        self._new = list[BadRecord]()
 
     def add(self, records: Iterable[BadRecord]) -> None:
-        new = list(records)
-        self._new += new
-        self._numbers.update(bad.record_id for bad in new)
-        if len(self._numbers) > self._most:
+        for bad in records:
+            self._new.append(bad)
+            self._numbers.add(bad.record_id)
+        if len(self._numbers) > self.max_bad_records:
             raise BadRecordsError(f"{len(self._numbers)} records are bad.")
-
-    def taken(self) -> list[BadRecord]:
-        """Those since the last call."""
-        new = self._new
-        self._new = []
-        return new
 
 
 def main(index: int, parent: int, descriptors: Descriptors) -> NoReturn:
@@ -63,16 +56,12 @@ def main(index: int, parent: int, descriptors: Descriptors) -> NoReturn:
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     requests = Connection(descriptors.requests)
     worker_pool.inside_worker = True
-    bad_records = None
+    bad = list[BadRecord]()  # those that no answer has told
     try:
         work = unpacked(descriptors.work, descriptors.sizes)
-        bad_records = _Found(work.on_error, work.max_bad_records)
-        _answer(index, requests, descriptors, work, bad_records)
+        _answer(index, requests, descriptors, work, bad)
     except Exception as error:
-        _or_end(
-            requests.send_bytes,
-            _pickled(error, bad_records.taken() if bad_records is not None else []),
-        )
+        _or_end(requests.send_bytes, _pickled(error, bad))
     threading.Event().wait()  # until it is ended
     raise AssertionError
 
@@ -84,14 +73,15 @@ def _end_with(parent: int) -> NoReturn:
 
 
 def _answer(
-    index: int, requests: Connection, descriptors: Descriptors, work: Work, bad_records: _Found
+    index: int, requests: Connection, descriptors: Descriptors, work: Work, bad: list[BadRecord]
 ) -> None:
     row_decoding.THREADS = work.threads
     rows = work.rows[index]
     first = sum(len(each) for before in work.rows[:index] for each in before)
     slots = Slots(work.decoder.spec, work.together, descriptors.slots)
     turns = Turns()
-    decode = BatchDecoder(work.records, work.decoder, bad_records, sum(map(len, rows)))
+    quarantine = _Collected(work.on_error, work.max_bad_records, bad)
+    decode = BatchDecoder(work.records, work.decoder, quarantine, sum(map(len, rows)))
     planned = planned_rows(work.order, work.position, rows, work.together)
     for delivery in read_ahead(work.records, planned, work.read_ahead_bytes, turns):
         slot = int.from_bytes(_or_end(requests.recv_bytes))
@@ -100,11 +90,10 @@ def _answer(
             batches = list(part)
             for batch in batches:
                 slots.write(slot, next(places), first, batch)
-            bad = bad_records.taken()  # then the part is one batch
-            _or_end(
-                requests.send_bytes,
-                pickle.dumps(Answer(bad)) if bad else len(batches).to_bytes(COUNT_BYTES),
-            )
+            # where records are bad, the part is one batch
+            answer = pickle.dumps(Answer(bad)) if bad else len(batches).to_bytes(COUNT_BYTES)
+            _or_end(requests.send_bytes, answer)
+            bad.clear()
     _or_end(requests.recv_bytes)  # comes only if more is expected
     raise InputError(
         f"{work.records.info.name} ended early: it returned fewer records than it states."

@@ -78,8 +78,8 @@ class WorkerBatches(Batches):
         self._quarantine = quarantine
         self._lock = threading.Lock()
         self._slots = Slots(work.decoder.spec, work.together, anonymous_file())
-        self._asked = deque[int]()
-        self._made = iter(())  # the batches of a slot, once each worker has made its rows
+        self._requested = deque[int]()  # slots
+        self._batches = iter(())  # of a slot, once each worker has made its rows
         self._left = work.order.remaining(work.position)
         self._position = work.position
         self._closed = self._interrupted = False
@@ -101,16 +101,15 @@ class WorkerBatches(Batches):
             try:
                 if self._closed:
                     raise StopIteration
-                batch = next(self._made, None) or self._of_next_slot()
+                batch = next(self._batches, None) or self._of_next_slot()
                 for worker in self._workers:
-                    while not worker.made:
+                    while not worker.ready:
                         self._answer(worker)
-                    worker.made -= 1
+                    worker.ready -= 1
                 self._position = self._work.order.advance(self._position, 1)
                 return batch
-            except (
-                BaseException
-            ) as error:  # Ctrl-C as well: some workers may have answered, and others not
+            # Ctrl-C as well: some workers may have answered, and others not
+            except BaseException as error:
                 closed = self._closed
                 self._interrupted = not isinstance(error, Exception)
                 self.close()
@@ -119,20 +118,21 @@ class WorkerBatches(Batches):
                 raise
 
     def _of_next_slot(self) -> Batch:
-        while len(self._asked) < AHEAD and (self._left is None or self._left > 0):
+        while len(self._requested) < AHEAD and (self._left is None or self._left > 0):
             slot = self._slots.take()
-            self._asked.append(slot)
-            self._left = None if self._left is None else self._left - self._work.together
+            self._requested.append(slot)
+            if self._left is not None:
+                self._left -= self._work.together
             for worker in self._workers:
-                worker.ask(slot)
-        if not self._asked:
+                worker.request(slot)
+        if not self._requested:
             raise StopIteration
-        arrays = self._slots.arrays(self._asked.popleft())
+        arrays = self._slots.arrays(self._requested.popleft())
         count = self._work.together
-        if not self._asked and self._left:
+        if not self._requested and self._left:
             count += self._left  # the last
-        self._made = (mapped(itemgetter(place), arrays) for place in range(count))
-        return next(self._made)
+        self._batches = (mapped(itemgetter(place), arrays) for place in range(count))
+        return next(self._batches)
 
     def _answer(self, worker: "_Worker") -> None:
         left = self._work.stall_seconds
@@ -152,17 +152,17 @@ class WorkerBatches(Batches):
         except (EOFError, OSError):
             raise InputError(f"{self._named(worker)}, {worker.ending()}") from None
         if len(message) == COUNT_BYTES:
-            worker.made += int.from_bytes(message)
+            worker.ready += int.from_bytes(message)
             return
         answer: Answer = pickle.loads(message)
-        worker.made += 1
+        worker.ready += 1
         self._quarantine.add(answer.bad)
         if answer.error is not None:
             answer.error.add_note(f"in {self._named(worker)}:\n{answer.stack}")
             raise answer.error
 
     def _named(self, worker: "_Worker") -> str:
-        """The worker and what it was asked for."""
+        """The worker and its task."""
         rows = self._work.rows[worker.index]
         count = len(self._workers)
         planned = planned_rows(self._work.order, self._position, rows, self._work.together)
@@ -180,7 +180,7 @@ class WorkerBatches(Batches):
         """Ends the iteration and the workers, which takes milliseconds; half a second for one that
         a disk keeps."""
         self._closed = True
-        self._made = iter(())
+        self._batches = iter(())
         self._end()
 
     def join(self, timeout_seconds: float) -> bool:
@@ -195,9 +195,8 @@ class WorkerBatches(Batches):
 
 class _Worker:
     def __init__(self, index: int, slots: int, work: int, sizes: list[int]) -> None:
-        # batches whose rows it has made, and that are not delivered
         self.index = index
-        self.made = 0
+        self.ready = 0  # batches whose rows it has made, and that are not delivered
         self.requests, child_end = Pipe()
         self.answers = select.poll()  # Connection.poll takes 30 us
         self.answers.register(self.requests.fileno(), select.POLLIN)
@@ -211,7 +210,7 @@ class _Worker:
         self.process = subprocess.Popen(command, pass_fds=descriptors[:3], start_new_session=True)
         child_end.close()
 
-    def ask(self, slot: int) -> None:
+    def request(self, slot: int) -> None:
         with contextlib.suppress(OSError):  # it has ended, which its answer will tell
             self.requests.send_bytes(slot.to_bytes(8))
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.util import find_spec
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,20 +64,18 @@ class Table(_Titled):
     @property
     def numeric(self) -> list[bool]:
         """Whether a column has numbers; empty cells are ignored."""
-        filled = [
-            [row[at] for row in self.rows if row[at] is not None] for at in range(len(self.columns))
-        ]
-        return [bool(cells) and all(map(_is_number, cells)) for cells in filled]
+        columns = map(self._cells, range(len(self.columns)))
+        return [bool(cells) and all(map(_is_number, cells)) for cells in columns]
 
     def without_empty_columns(self) -> "Table":
         """The table without the columns in which every cell is empty."""
-        kept = [
-            at
-            for at in range(len(self.columns))
-            if any(row[at] not in ("", None) for row in self.rows)
-        ]
-        rows = [[row[at] for at in kept] for row in self.rows]
-        return replace(self, columns=[self.columns[at] for at in kept], rows=rows)
+        filled = [bool({*self._cells(at)} - {""}) for at in range(len(self.columns))]
+        rows = [list(compress(row, filled)) for row in self.rows]
+        return replace(self, columns=list(compress(self.columns, filled)), rows=rows)
+
+    def _cells(self, at: int) -> list[Cell]:
+        """Those of a column, without None."""
+        return [row[at] for row in self.rows if row[at] is not None]
 
 
 @dataclass(frozen=True)
@@ -259,9 +258,7 @@ def _template() -> "Template":
         "number": _number,
         "lines": _lines,
         "pictures": _pictures,
+        "kind": lambda block: type(block).__name__.lower(),  # the macro that draws it
     }
-    environment.filters["kind"] = lambda block: type(
-        block
-    ).__name__.lower()  # the macro that draws it
     environment.tests["number"] = _is_number
     return environment.from_string(Path(__file__).with_name("page.html").read_text("utf-8"))
