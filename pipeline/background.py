@@ -58,10 +58,10 @@ def stacks() -> str:
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     blocks = []
     for ident, frame in thread_frames().items():
-        codes = [(call.f_code, call.f_lineno) for call in calls_of(frame)]
         calls = [
-            f'  File "{code.co_filename}", line {line}, in {code.co_qualname}'
-            for code, line in codes
+            f'  File "{call.f_code.co_filename}", line {call.f_lineno}, in '
+            f"{call.f_code.co_qualname}"
+            for call in calls_of(frame)
         ]
         blocks.append("\n".join([f"Thread {names.get(ident, ident)}:", *reversed(calls)]))
     return "\n".join(blocks)

@@ -49,11 +49,8 @@ def format_bytes(size: float) -> str:
     """Three significant digits and a decimal unit: 1.23 MB."""
     for unit, factor in (("TB", TB), ("GB", GB), ("MB", MB), ("KB", KB)):
         if size >= factor:
-            return (
-                f"{size / factor:.3g} {unit}"
-                if size < 999.5 * factor
-                else f"{size / factor:.0f} {unit}"
-            )
+            digits = ".3g" if size < 999.5 * factor else ".0f"
+            return f"{size / factor:{digits}} {unit}"
     return f"{size:.0f} B"
 
 

@@ -103,25 +103,26 @@ def objects(values: Sequence[bytes]) -> np.ndarray:
     return array
 
 
-def feature_values(key: str, feature: Feature, found: np.ndarray | None) -> np.ndarray:
+def feature_values(key: str, feature: Feature, values: np.ndarray | None) -> np.ndarray:
     """The values of a feature in one Example, in its shape; 0 or b"" if an optional one is absent.
-    found: the values in the record, [n]; None if they are absent. Raises SchemaError if they do not
-    fit the feature."""
+    values: those in the record, [n]; None if they are absent. Raises SchemaError if they do not fit
+    the feature."""
     dtype = DTYPES[feature.dtype]
-    shape = feature.shape
-    if found is None:
+    shape: Any = feature.shape
+    if values is None:
         if not feature.optional and feature.num_values is not None:
             raise SchemaError(f"{key!r} is missing; the schema has it in every record.")
-        found = np.full(feature.num_values or 0, b"" if dtype == BYTES else 0, dtype)
-    if found.dtype != dtype:
-        stored = "bytes" if found.dtype == BYTES else found.dtype
+        values = np.full(feature.num_values or 0, b"" if dtype == BYTES else 0, dtype)
+    if values.dtype != dtype:
+        stored = "bytes" if values.dtype == BYTES else values.dtype
         raise SchemaError(f"{key!r} is a list of {stored}; its dtype is {feature.dtype}.")
-    if feature.num_values not in (None, len(found)):
+    if feature.num_values is None:
+        return values
+    if feature.num_values != len(values):
         raise SchemaError(
-            f"{key!r} has {len(found)} values; its shape {shape} holds {feature.num_values}."
+            f"{key!r} has {len(values)} values; its shape {shape} holds {feature.num_values}."
         )
-    fixed: Any = shape
-    return found if feature.num_values is None else found.reshape(fixed)
+    return values.reshape(shape)
 
 
 def struct_columns(
@@ -144,10 +145,9 @@ def struct_columns(
         shape = (len(payloads), *field.shape)
         if spec.dtype == BYTES:
             size = field.base.itemsize
-            whole = cells.tobytes()
-            columns[key] = objects(
-                [whole[at : at + size] for at in range(0, len(whole), size)]
-            ).reshape(shape)
+            data = cells.tobytes()
+            values = [data[at : at + size] for at in range(0, len(data), size)]
+            columns[key] = objects(values).reshape(shape)
         elif field.base.kind == "b":
             columns[key] = (cells != 0).reshape(shape)  # a uint8 may have any bits, a bool may not
         else:
@@ -190,10 +190,7 @@ def tree_of(leaves: Iterable[tuple[Sequence[str], Any]]) -> dict[str, Any]:
 
 def mapped(function: Callable[[Any], Any], tree: Mapping[str, Any]) -> dict[str, Any]:
     """A new tree with what the function makes of each leaf."""
-    return {
-        key: mapped(function, value) if isinstance(value, Mapping) else function(value)
-        for key, value in tree.items()
-    }
+    return tree_of((path, function(leaf)) for path, leaf in leaves(tree))
 
 
 def _feature_spec(feature: Feature) -> ArraySpec:

@@ -20,7 +20,14 @@ from pipeline.errors import OptionError
 from pipeline.shards.typed_json import Count, JsonFile, Number, read_sealed, sealed_line
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
-from pipeline.tokenizing import HuggingFaceTokenizer, Tokenizer, open_hugging_face, utf8_ends
+from pipeline.tokenizing import (
+    HuggingFaceTokenizer,
+    Tokenizer,
+    Tokens,
+    TokensWithEnds,
+    open_hugging_face,
+    utf8_ends,
+)
 
 __all__ = [
     "ASCII_ALPHABET",
@@ -156,14 +163,14 @@ class ByteTokenizer:
         """See Tokenizer."""
         return [np.frombuffer(text.encode(), np.uint8).astype(np.int32) + 3 for text in texts]
 
-    def encode_with_ends(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+    def encode_with_ends(self, texts: Sequence[str]) -> TokensWithEnds:
         """See Tokenizer."""
         return [
             (tokens, np.arange(1, len(tokens) + 1, dtype=np.int32))
             for tokens in self.encode_batch(texts)
         ]
 
-    def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
+    def decode(self, tokens: Tokens) -> str:
         """See Tokenizer."""
         return bytes(token - 3 for token in map(int, tokens) if token >= 3).decode(errors="replace")
 
@@ -218,14 +225,14 @@ class CharacterTokenizer:
             encoded.append(np.where(known[place] == codes, tokens[place], np.int32(_UNKNOWN)))
         return encoded
 
-    def encode_with_ends(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+    def encode_with_ends(self, texts: Sequence[str]) -> TokensWithEnds:
         """See Tokenizer."""
         return [
             (tokens, utf8_ends(text))
             for tokens, text in zip(self.encode_batch(texts), texts, strict=True)
         ]
 
-    def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
+    def decode(self, tokens: Tokens) -> str:
         """See Tokenizer."""
         shown = {_UNKNOWN: "\ufffd"} | {
             place + 4: character for place, character in enumerate(self.alphabet)

@@ -5,7 +5,6 @@ Conversion encodes with a tokenizer, training decodes with the same one."""
 
 import contextlib
 import functools
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,11 +15,16 @@ import numpy as np
 from pipeline.checks import did_you_mean
 from pipeline.errors import InfeedError, OptionError, how_to_install
 from pipeline.logs import quiet_libraries
+from pipeline.shards.naming import hex_digest
 from pipeline.storage.schemes import open_storage
 
 # The special tokens of well-known tokenizers, such as those of Llama, Gemma, BERT and GPT-2.
 _STARTS = ("<|begin_of_text|>", "<bos>", "<s>", "[CLS]", "<|startoftext|>", "<|endoftext|>")
 _ENDS = ("<|end_of_text|>", "<eos>", "</s>", "[SEP]", "<|endoftext|>")
+
+
+Tokens = Sequence[int] | np.ndarray
+TokensWithEnds = list[tuple[np.ndarray, np.ndarray]]
 
 
 class Tokenizer(Protocol):
@@ -55,14 +59,14 @@ class Tokenizer(Protocol):
         """int32 [tokens] for each text, without special tokens."""
         ...
 
-    def encode_with_ends(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+    def encode_with_ends(self, texts: Sequence[str]) -> TokensWithEnds:
         """The tokens of each text and, int32 [tokens], how many of its UTF-8 bytes they represent
         up to each of them.
 
         The last token also represents what follows it. May take twice the time of encode_batch."""
         ...
 
-    def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
+    def decode(self, tokens: Tokens) -> str:
         """The text of the tokens, without special tokens. Incomplete UTF-8 becomes U+FFFD."""
         ...
 
@@ -116,7 +120,7 @@ class HuggingFaceTokenizer:
         encodings = self._encoded("encode_batch_fast", texts)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
-    def encode_with_ends(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+    def encode_with_ends(self, texts: Sequence[str]) -> TokensWithEnds:
         """See Tokenizer."""
         lengths = _bytes_of_tokens(self.path, self.digest)
         if lengths is None:
@@ -130,7 +134,7 @@ class HuggingFaceTokenizer:
                 encoded[number : number + 1] = self._with_offsets([text])
         return encoded
 
-    def _with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+    def _with_offsets(self, texts: Sequence[str]) -> TokensWithEnds:
         """encode_with_ends for any tokenizer. Offsets take as long as the encoding, and 100 bytes
         per token."""
         encodings = self._encoded("encode_batch", texts)
@@ -147,7 +151,7 @@ class HuggingFaceTokenizer:
                 list(texts), add_special_tokens=False
             )
 
-    def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
+    def decode(self, tokens: Tokens) -> str:
         """See Tokenizer."""
         with _explained(
             f"{self.path} cannot decode tokens", " Repair the tokenizer, or give another."
@@ -172,8 +176,7 @@ def open_hugging_face(
     of known tokenizers.
 
     Raises OptionError if the file is no tokenizer, or has no such token."""
-    content = open_storage(path).read(path)
-    digest = hashlib.blake2b(content, digest_size=16).hexdigest()
+    digest = hex_digest(open_storage(path).read(path))
     loaded = _loaded(path, digest)
     if dropout := _part(path, digest, "model").get("dropout"):
         raise OptionError(
@@ -265,9 +268,9 @@ def _explained(problem: str, remedy: str = "") -> Iterator[None]:
 
 def _read(path: str, digest: str) -> bytes:
     content = open_storage(path).read(path)
-    found = hashlib.blake2b(content, digest_size=16).hexdigest()
-    if found != digest:
+    actual = hex_digest(content)
+    if actual != digest:
         raise OptionError(
-            f"{path} has changed: its digest is {found}; expected {digest}. Restore it."
+            f"{path} has changed: its digest is {actual}; expected {digest}. Restore it."
         )
     return content

@@ -35,7 +35,7 @@ from pipeline.sources.merged_schemas import merged_schema, read_labels, read_sch
 from pipeline.sources.named_splits import Files, files_by_name, matching_files
 from pipeline.sources.sequential_file import compressions
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import Stat, Storage, join, write_file
+from pipeline.storage.storage import Listing, Storage, join, write_file
 
 EXAMPLES = ("tfrecords", "'tfrecords/train-*' --split=train")
 
@@ -109,7 +109,7 @@ def _find(pattern: str, split: str | None) -> tuple[str, Files]:
     )
 
 
-def _by_split(pattern: str, listed: Mapping[str, Stat], split: str | None) -> Files:
+def _by_split(pattern: str, listed: Listing, split: str | None) -> Files:
     if split:
         return {
             validate_split(split): {

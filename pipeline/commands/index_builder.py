@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from hashlib import blake2b
 from typing import Any
 
 import google_crc32c
@@ -25,11 +24,11 @@ from pipeline.raw.jpeg import decode_image, decode_jpeg
 from pipeline.shards.example_decoding import Layout, example_layout
 from pipeline.shards.frames import MAX_INDEXED_BYTES, Frame, crc32c, read_frames
 from pipeline.shards.manifest import ShardEntry, SplitEntry
-from pipeline.shards.naming import add_digests, key_digest, record_key
+from pipeline.shards.naming import add_digests, hex_digest, key_digest, record_key
 from pipeline.shards.schema import Labels, Schema
 from pipeline.shards.split_index import encode_index
 from pipeline.sources.merged_schemas import SchemaGuess, merged_schema
-from pipeline.storage.storage import Stat, Storage, files_at_once, join, pieces_of
+from pipeline.storage.storage import Listing, Stat, Storage, files_at_once, join, pieces_of
 
 _JPEG_MAGIC = b"\xff\xd8"
 Values = Mapping[str, Sequence[Any]]
@@ -153,10 +152,8 @@ class IndexedSplit:
         keys = add_digests(file.key_digest for file in self.files)
         sources = {"inputs": len(shards), "bytes": sum(shard.bytes for shard in shards)}
         entry = SplitEntry(shards, crc32c(self.index), "", f"{keys:032x}", seed=0, sources=sources)
-        plan = blake2b(
-            f"infeed index\0{entry.fingerprint}\0{entry.index_crc32c:08x}".encode(), digest_size=16
-        )
-        return replace(entry, plan_digest=plan.hexdigest())
+        plan = f"infeed index\0{entry.fingerprint}\0{entry.index_crc32c:08x}"
+        return replace(entry, plan_digest=hex_digest(plan.encode()))
 
 
 @dataclass(frozen=True)
@@ -172,7 +169,7 @@ class IndexBuilder:
     schema: Schema | None = None
     read: Callable[[int], object] = lambda _: None
 
-    def files(self, files: Mapping[str, Stat]) -> Iterator[IndexedFile]:
+    def files(self, files: Listing) -> Iterator[IndexedFile]:
         """Yields these files in order; reads several at a time."""
         with ThreadPoolExecutor(
             files_at_once(self.storage), thread_name_prefix="infeed-index"

@@ -27,7 +27,10 @@ OF_FILES = ("image/format", "image/colorspace", "image/channels", "image/height"
 MOST_VALUES, FIRST_VALUES = (16, 4)
 MOST_PICTURES = 12  # of a record
 
-TextOf = Callable[[Mapping[str, Any]], str | None]
+Features = Mapping[str, Feature]
+Values = Mapping[str, Any]
+"""The features of a record."""
+TextOf = Callable[[Values], str | None]
 """The text of a record's features, such as tokens; None if they have none."""
 
 
@@ -74,7 +77,7 @@ def show_records(
 
 
 def _shown(
-    source: RecordsInfo, number: int, where: str, values: Mapping[str, Any], text_of: TextOf | None
+    source: RecordsInfo, number: int, where: str, values: Values, text_of: TextOf | None
 ) -> ShownRecord:
     """What is shown of the record with these values."""
     features = source.layout.features if isinstance(source.layout, Schema) else {}
@@ -101,7 +104,7 @@ def _shown(
     )
 
 
-def _label(labels: Labels | None, values: Mapping[str, Any]) -> str:
+def _label(labels: Labels | None, values: Values) -> str:
     """All labels of the record, as text."""
     if not labels or labels.key not in values:
         return ""
@@ -115,7 +118,7 @@ def _name(labels: Labels, label: int) -> str:
 
 
 def _pictures(
-    features: Mapping[str, Feature], values: Mapping[str, Any], alt: str
+    features: Features, values: Values, alt: str
 ) -> tuple[list[tuple[str, Picture]], list[str]]:
     """Pictures by feature, which their alternative text names if there are several; and what cannot
     be shown."""
@@ -132,9 +135,7 @@ def _pictures(
     return pictures, problems
 
 
-def _images(
-    features: Mapping[str, Feature], values: Mapping[str, Any]
-) -> Iterator[tuple[str, Any]]:
+def _images(features: Features, values: Values) -> Iterator[tuple[str, Any]]:
     """(feature, value) of all that are images by the schema, by the beginning of their bytes, or by
     their shape."""
     for key, value in values.items():
@@ -150,7 +151,7 @@ def _images(
                 yield key, item
 
 
-def _holds(features: Mapping[str, Feature], key: str) -> Content:
+def _holds(features: Features, key: str) -> Content:
     return features[key].content if key in features else "raw"
 
 
@@ -166,7 +167,7 @@ def _picture(value: Any, alt: str) -> Picture | None:
     return thumbnail(value, alt) if isinstance(value, bytes) else thumbnail_of_array(value, alt)
 
 
-def _texts(features: Mapping[str, Feature], values: Mapping[str, Any], label: str) -> Iterator[str]:
+def _texts(features: Features, values: Values, label: str) -> Iterator[str]:
     """The texts of a record, without those that its label and its file already state, each with its
     feature if the data has several."""
     keys = [
@@ -180,9 +181,7 @@ def _texts(features: Mapping[str, Feature], values: Mapping[str, Any], label: st
                 yield _on_one_line(f"{key}: {text}" if len(keys) > 1 else text)
 
 
-def _values(
-    features: Mapping[str, Feature], values: Mapping[str, Any]
-) -> Iterator[tuple[str, str]]:
+def _values(features: Features, values: Values) -> Iterator[tuple[str, str]]:
     """(feature, its first values) of numbers, and of bytes that are neither image nor text."""
     for key, value in values.items():
         if key in OF_FILES:

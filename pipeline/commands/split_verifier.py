@@ -4,7 +4,7 @@ schema.
 verify prints the problems. Memory is a few MB per thread, however large the split."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -36,7 +36,7 @@ from pipeline.shards.schema import PASSED_ON
 from pipeline.shards.split_index import SplitIndex, load_index
 from pipeline.sources.indexed_records import key_of
 from pipeline.sources.named_splits import tfds_leaves
-from pipeline.storage.storage import Stat, Storage, files_at_once, join, pieces_of
+from pipeline.storage.storage import Listing, Stat, Storage, files_at_once, join, pieces_of
 from pipeline.tokenizers import TEXT_FILE
 
 PIECE_BYTES = 4 * 1024**2
@@ -105,7 +105,7 @@ class SplitVerifier(_Findings):
     def __post_init__(self) -> None:
         self.entry = self.manifest.splits[self.split]
         self.index: SplitIndex | None = None
-        self._listed: Mapping[str, Stat] = {}
+        self._listed: Listing = {}
 
     def problems(self) -> Iterator[Problem]:
         """Yields all damage as it is found, in shard order. Call it once."""

@@ -18,7 +18,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from pipeline.decoding.op import ImageOp, Rng, Specs, spec_of
+from pipeline.decoding.op import ImageOp, Rng, Size, Specs, spec_of
 from pipeline.errors import OptionError, SchemaError
 from pipeline.spec import BYTES, ArraySpec
 
@@ -48,7 +48,7 @@ class JpegHeader(NamedTuple):
     """size: height and width. plain: whether libjpeg-turbo decodes it to RGB and grey; Pillow
     decodes the others."""
 
-    size: tuple[int, int]
+    size: Size
     plain: bool
 
 
@@ -78,7 +78,7 @@ def jpeg_pixels(
     return pillow_pixels(encoded, "JPEG", header.size, channels)
 
 
-def png_size(encoded: bytes) -> tuple[int, int] | None:
+def png_size(encoded: bytes) -> Size | None:
     """Height and width; None if the data do not begin like a PNG. https://www.w3.org/TR/png-3/"""
     if len(encoded) < 24 or encoded[:16] != PNG + b"\0\0\0\x0dIHDR":
         return None
@@ -86,7 +86,7 @@ def png_size(encoded: bytes) -> tuple[int, int] | None:
     return height, width
 
 
-def pillow_pixels(encoded: bytes, kind: Kind, size: tuple[int, int], channels: int) -> np.ndarray:
+def pillow_pixels(encoded: bytes, kind: Kind, size: Size, channels: int) -> np.ndarray:
     """uint8 [*size, channels]. SchemaError for a damaged image, which includes one of another
     size."""
     image = _opened(encoded, kind, size)
@@ -97,7 +97,7 @@ def pillow_pixels(encoded: bytes, kind: Kind, size: tuple[int, int], channels: i
     return np.asarray(image.convert("RGB" if channels == 3 else "L")).reshape(*size, channels)
 
 
-def _opened(encoded: bytes, kind: Kind, size: tuple[int, int] | None = None) -> ImageFile:
+def _opened(encoded: bytes, kind: Kind, size: Size | None = None) -> ImageFile:
     """The image, with its pixels if its size is stated. SchemaError if it is damaged."""
     try:
         # Image.open would warn of many pixels, which max_pixels allows
@@ -124,7 +124,7 @@ def _damaged(kind: Kind, error: Exception) -> SchemaError:
     )
 
 
-def png_or_webp_size(encoded: bytes, key: str) -> tuple[int, int]:
+def png_or_webp_size(encoded: bytes, key: str) -> Size:
     """Height and width. SchemaError, which states the actual format, for other data."""
     size = png_size(encoded)
     animated = False
@@ -158,7 +158,7 @@ class _Decode(ImageOp):
     def _spec(self, specs: Specs) -> ArraySpec:
         return pixels_spec(self, specs, self.shape)
 
-    def _check_size(self, size: tuple[int, int] | None, what: str) -> None:
+    def _check_size(self, size: Size | None, what: str) -> None:
         """Raises SchemaError before anything is decoded. what: the wrong value."""
         height, width, _ = self.shape
         if size != (height, width):

@@ -28,6 +28,7 @@ _32 = np.uint64(32)
 _SHARED_WORDS = 64  # computed for a batch at once; ten windows need 41
 Features = dict[str, Any]  # per key, an array or NumPy scalar; bytes where they are one value
 Specs = Mapping[str, ArraySpec]
+Size = tuple[int, int]  # height, width
 
 
 class Rng:

@@ -23,12 +23,13 @@ from pipeline.decoding.image_ops import (
     pixels_spec,
     png_or_webp_size,
 )
-from pipeline.decoding.op import ImageOp, Rng, Specs
+from pipeline.decoding.op import ImageOp, Rng, Size, Specs
 from pipeline.decoding.resizing import Method, check_resizing, mirrored, resized
 from pipeline.errors import OptionError, SchemaError
 from pipeline.spec import ArraySpec
 
 Window = tuple[int, int, int, int]  # y, x, height, width
+Bounds = tuple[float, float]
 MAX_PIXELS = 2**26  # 200 MB as RGB; more than cameras produce
 TRIES = 10
 _RATIOS = 4096
@@ -48,7 +49,7 @@ class _Photo(ImageOp):
     key: str = "image/encoded"
     _: KW_ONLY
     into: str = "image"
-    size: tuple[int, int] = (224, 224)
+    size: Size = (224, 224)
     channels: Literal[1, 3] = 3
     method: Method = "bilinear"
     antialias: bool = False
@@ -66,7 +67,7 @@ class _Photo(ImageOp):
         self,
         encoded: bytes,
         window: Callable[[int, int], Window],
-        target: tuple[int, int] | None = None,
+        target: Size | None = None,
     ) -> np.ndarray:
         """uint8 [h, w, channels]: the pixels of the window that `window` returns for the height and
         width of the image.
@@ -96,7 +97,7 @@ class _Photo(ImageOp):
             pixels = pillow_pixels(encoded, kind, size, self.channels)
         return pixels[y : y + h, x : x + w]
 
-    def _resized(self, pixels: np.ndarray, size: tuple[int, int] | None = None) -> np.ndarray:
+    def _resized(self, pixels: np.ndarray, size: Size | None = None) -> np.ndarray:
         return resized(pixels, self.size if size is None else size, self.method, self.antialias)
 
 
@@ -109,8 +110,8 @@ class DecodeRandomResizedCrop(_Photo):
     logarithm. If none of ten draws fits, takes the largest central window with a ratio within the
     bounds, like torchvision's RandomResizedCrop."""
 
-    area: tuple[float, float] = (0.08, 1.0)
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    area: Bounds = (0.08, 1.0)
+    ratio: Bounds = (3 / 4, 4 / 3)
     flip: bool = True
 
     def __post_init__(self) -> None:
@@ -193,9 +194,7 @@ class DecodeResize(_Photo):
         return image
 
 
-def random_window(
-    height: int, width: int, bits: np.ndarray, area: tuple[float, float], ratio: tuple[float, float]
-) -> Window:
+def random_window(height: int, width: int, bits: np.ndarray, area: Bounds, ratio: Bounds) -> Window:
     """The window of a random resized crop, like torchvision's.
 
     area: of the window as a fraction of the image's, uniform. ratio: width / height, uniform in its
@@ -217,7 +216,7 @@ def random_window(
 
 
 @functools.cache
-def _roots_of_ratios(ratio: tuple[float, float]) -> list[float]:
+def _roots_of_ratios(ratio: Bounds) -> list[float]:
     """Square roots of ratios, uniform in their logarithm: the midpoints of equal intervals, rounded
     to 24 bits."""
     low = math.log(ratio[0])
@@ -235,7 +234,7 @@ def central_square(height: int, width: int, crop: int, border: int) -> Window:
     return (height - side + 1) // 2, (width - side + 1) // 2, side, side
 
 
-def resized_short(height: int, width: int, shorter: int) -> tuple[int, int]:
+def resized_short(height: int, width: int, shorter: int) -> Size:
     """The size whose shorter side is `shorter`. Keeps the ratio like big_vision, in float32."""
     ratio = np.float32(shorter) / np.float32(min(height, width))
     return round(float(np.float32(height) * ratio)), round(float(np.float32(width) * ratio))

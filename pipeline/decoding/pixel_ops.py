@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
 from pipeline.checks import check_choice, check_number
-from pipeline.decoding.op import ImageOp, Rng, Specs, image_spec
+from pipeline.decoding.op import ImageOp, Rng, Size, Specs, image_spec
 from pipeline.decoding.resizing import (
     Fill,
     Method,
@@ -53,7 +53,7 @@ class RandomCrop(ImageOp):
     Keeps the dtype."""
 
     key: str = "image"
-    size: tuple[int, int] | None = None
+    size: Size | None = None
     padding: int = 4
     fill: Fill = "zero"
 
@@ -78,7 +78,7 @@ class CentralCrop(ImageOp):
     above or left."""
 
     key: str = "image"
-    size: tuple[int, int] = (224, 224)
+    size: Size = (224, 224)
 
     def __post_init__(self) -> None:
         check_size(self, self.size)
@@ -112,7 +112,7 @@ class Resize(ImageOp):
     smaller."""
 
     key: str = "image"
-    size: tuple[int, int] = (224, 224)
+    size: Size = (224, 224)
     method: Method = "bilinear"
     antialias: bool = False
 
@@ -148,7 +148,7 @@ class GreyToRgb(ImageOp):
         return np.broadcast_to(value, (*value.shape[:2], 3))
 
 
-def _cropped_spec(op: ImageOp, specs: Specs, size: tuple[int, int], padding: int = 0) -> ArraySpec:
+def _cropped_spec(op: ImageOp, specs: Specs, size: Size, padding: int = 0) -> ArraySpec:
     """The spec of the image that `op` reads, with this size. SchemaError if the padded image is
     smaller."""
     spec = image_spec(op, specs)
@@ -164,7 +164,7 @@ def _cropped_spec(op: ImageOp, specs: Specs, size: tuple[int, int], padding: int
 
 
 def _random_crop(
-    image: np.ndarray, rng: Rng, size: tuple[int, int] | None, padding: int, fill: Fill
+    image: np.ndarray, rng: Rng, size: Size | None, padding: int, fill: Fill
 ) -> np.ndarray:
     """A window of the padded image, [*size, channels], at a position drawn from the key. size: None
     for that of the image."""

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from pipeline.checks import check_choice
-from pipeline.decoding.op import Op
+from pipeline.decoding.op import Op, Size
 from pipeline.errors import OptionError, how_to_install
 
 try:
@@ -31,13 +31,13 @@ _TRANSPOSED = (1, 3, 4)
 _FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
 
-def check_resizing(op: Op, size: tuple[int, int], method: Method, antialias: bool) -> None:
+def check_resizing(op: Op, size: Size, method: Method, antialias: bool) -> None:
     """Raises OptionError for options of `op` that `resized` does not support."""
     check_size(op, size)
     check_choice(f"{op!r}: method", method, _FILTERS if antialias else get_args(Method))
 
 
-def check_size(op: Op, size: tuple[int, int]) -> None:
+def check_size(op: Op, size: Size) -> None:
     """Raises OptionError unless `size` is (height, width), both at least 1."""
     if not isinstance(size, Sequence) or len(size) != 2 or min(size) < 1:
         raise OptionError(
@@ -45,9 +45,7 @@ def check_size(op: Op, size: tuple[int, int]) -> None:
         )
 
 
-def resized(
-    image: np.ndarray, size: tuple[int, int], method: Method, antialias: bool
-) -> np.ndarray:
+def resized(image: np.ndarray, size: Size, method: Method, antialias: bool) -> np.ndarray:
     """uint8 [*size, c] of a uint8 image [h, w, c]."""
     height, width = size
     if antialias:

@@ -20,7 +20,7 @@ from pipeline.inputs.input_info import BadRecord, Quarantine
 from pipeline.inputs.provenance import stand_ins
 from pipeline.orders.shuffle import device_seeds, op_seeds, record_seeds
 from pipeline.shards.schema import Schema
-from pipeline.sources.records import Proven, Record, Records, fetch, intact
+from pipeline.sources.records import Proven, Record, Records, fetch, fetch_payloads, intact
 from pipeline.spec import ArraySpec, feature_specs, mapped
 
 # to make batches in: about, and before each is made alone instead
@@ -223,10 +223,7 @@ class Serving:
     def payloads(self, record_ids: Sequence[int]) -> list[bytes]:
         """The bytes of these records. Raises CorruptRecordError for a damaged one, and
         StorageError."""
-        return [
-            intact(record).payload
-            for record in fetch(self._records, np.asarray(record_ids, np.int64))
-        ]
+        return fetch_payloads(self._records, record_ids)
 
     def stored_features(self, payloads: Sequence[bytes]) -> dict[str, np.ndarray]:
         """The features `stored` of these records; none if that is None."""

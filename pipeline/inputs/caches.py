@@ -29,7 +29,16 @@ from pipeline.shards.split_index import SplitIndex
 from pipeline.sizes import format_bytes, room_for_a_cache
 from pipeline.sources.concatenated import ConcatenatedReading
 from pipeline.sources.indexed_records import IndexedReading
-from pipeline.sources.records import Group, Proven, ReadWhenDue, Record, Records, RecordsInfo, fetch
+from pipeline.sources.records import (
+    Group,
+    Groups,
+    Proven,
+    ReadWhenDue,
+    Record,
+    Records,
+    RecordsInfo,
+    fetch,
+)
 from pipeline.storage.local import LocalStorage
 
 Cache = str | os.PathLike[str]
@@ -86,7 +95,7 @@ class RamStore:
                     # last, because other threads read it without the lock
                     self._present[record_id] = True
 
-    def read(self, groups: Iterable[Group], ahead_bytes: int) -> ReadWhenDue:
+    def read(self, groups: Groups, ahead_bytes: int) -> ReadWhenDue:
         """See Records. Every record must be stored when its turn comes."""
         return ReadWhenDue(self._stored, groups)
 
@@ -182,7 +191,7 @@ class DiskStore:
                 "%s: nothing more is cached in %s: %s", self._name, self._path, e.strerror or e
             )
 
-    def read(self, groups: Iterable[Group], ahead_bytes: int) -> IndexedReading:
+    def read(self, groups: Groups, ahead_bytes: int) -> IndexedReading:
         """Uses large reads if neighbours are needed soon. A missing record is returned as a
         CorruptRecordError."""
         return IndexedReading(LocalStorage(), [self._path], self._index, groups, ahead_bytes)
@@ -252,7 +261,7 @@ class CachedRecords:
     def __reduce__(self) -> tuple[Any, ...]:
         return functools.partial(cached, share=self._share), (self.source, self.cached_in)
 
-    def read(self, groups: Iterable[Group], ahead_bytes: int) -> "_Followed | ConcatenatedReading":
+    def read(self, groups: Groups, ahead_bytes: int) -> "_Followed | ConcatenatedReading":
         """See Records. Reads from the source what is not in the store."""
         from_store = functools.partial(_Followed, self.store, self._healed)
         if self.store.complete:
@@ -288,7 +297,7 @@ class _Followed:
         self,
         of: Records | Store,
         then: Callable[[np.ndarray, list[Record]], list[Record]],
-        groups: Iterable[Group],
+        groups: Groups,
         ahead_bytes: int,
     ) -> None:
         self._ids: deque[np.ndarray] = deque()
@@ -303,7 +312,7 @@ class _Followed:
         for records in self._reading:
             yield self._then(self._ids.popleft(), records)
 
-    def _noted(self, groups: Iterable[Group]) -> Iterator[Group]:
+    def _noted(self, groups: Groups) -> Iterator[Group]:
         for group in groups:
             self._ids.append(group.record_ids)
             yield group

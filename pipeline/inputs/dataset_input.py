@@ -21,16 +21,14 @@ from pipeline.inputs.batch_decoder import BatchDecoder, Serving
 from pipeline.inputs.batches import Batches, Turns, batches_together, planned_rows, read_ahead
 from pipeline.inputs.input_info import BadRecord, InputInfo, Quarantine
 from pipeline.inputs.provenance import provenance_of
-from pipeline.inputs.work import Work, divided, pickled
+from pipeline.inputs.work import Order, Work, divided, pickled
 from pipeline.inputs.worker_pool import WorkerBatches
 from pipeline.logs import log
 from pipeline.orders.mixing import MixOrder
-from pipeline.orders.order import EvalOrder, Position, TrainOrder
+from pipeline.orders.order import EvalOrder, Position
 from pipeline.sizes import format_bytes
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Records
 from pipeline.spec import leaves
-
-Order = TrainOrder | MixOrder | EvalOrder
 
 
 class DatasetInput:

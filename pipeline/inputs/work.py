@@ -20,6 +20,8 @@ from pipeline.orders.mixing import MixOrder
 from pipeline.orders.order import EvalOrder, Position, TrainOrder
 from pipeline.sources.records import Records
 
+Order = TrainOrder | MixOrder | EvalOrder
+
 
 @dataclass(frozen=True)
 class Work:
@@ -30,7 +32,7 @@ class Work:
     one worker."""
 
     records: Records
-    order: TrainOrder | MixOrder | EvalOrder
+    order: Order
     decoder: Decoder
     rows: Sequence[tuple[range, ...]]
     position: Position

@@ -76,18 +76,16 @@ def _parquet_batches(file: BinaryIO, uri: str, columns: Set[str] | None) -> Iter
     billion times."""
     paged: dict[str, Any] = {"pre_buffer": False, "buffer_size": MiB}
     first = parquet.ParquetFile(file, **paged)
-    columns_to_read = _wanted(first.schema_arrow, columns)
+    columns_to_read = _selected(first.schema_arrow, columns)
     for number in range(first.num_row_groups):
         group = first.metadata.row_group(number)
-        chunks = [group.column(at) for at in range(group.num_columns)]
         chunks = [
-            chunk for chunk in chunks if chunk.path_in_schema.partition(".")[0] in columns_to_read
+            chunk
+            for chunk in map(group.column, range(group.num_columns))
+            if _column_of(chunk) in columns_to_read
         ]
-        rows = (
-            group.num_rows
-            * _USUAL_BATCH_BYTES
-            // max(1, sum(_chunk_bytes(chunk, group, uri) for chunk in chunks))
-        )
+        size = sum(_chunk_bytes(chunk, group, uri) for chunk in chunks)
+        rows = group.num_rows * _USUAL_BATCH_BYTES // max(1, size)
         repeated = [chunk.path_in_schema for chunk in chunks if _is_repeated(chunk)]
         reader = parquet.ParquetFile(
             file, metadata=first.metadata, read_dictionary=repeated, **paged
@@ -97,9 +95,13 @@ def _parquet_batches(file: BinaryIO, uri: str, columns: Set[str] | None) -> Iter
         )
 
 
-def _wanted(schema: Any, columns: Set[str] | None) -> dict[str, None]:
+def _selected(schema: Any, columns: Set[str] | None) -> dict[str, None]:
     """The names of those columns, in the order of the file."""
     return dict.fromkeys(name for name in schema.names if columns is None or name in columns)
+
+
+def _column_of(chunk: Any) -> str:
+    return chunk.path_in_schema.partition(".")[0]
 
 
 def _is_repeated(chunk: Any) -> bool:
@@ -119,11 +121,7 @@ def _chunk_bytes(chunk: Any, group: Any, uri: str) -> int:
     is_bomb = chunk.total_uncompressed_size > max(
         _BOMB_BYTES, _BOMB_RATIO * chunk.total_compressed_size
     )
-    _check_size(
-        uri,
-        chunk.path_in_schema.partition(".")[0],
-        size if is_bomb else size // max(1, group.num_rows),
-    )
+    _check_size(uri, _column_of(chunk), size if is_bomb else size // max(1, group.num_rows))
     return size
 
 
@@ -149,10 +147,12 @@ def _stream(file: BinaryIO) -> tuple[Any, Iterator[Any]]:
 
 def _arrow_batches(file: BinaryIO, uri: str, columns: Set[str] | None) -> Iterator[Any]:
     schema, batches = _stream(file)
-    for batch in (batch.select([*_wanted(schema, columns)]) for batch in batches):
-        for name in batch.schema.names:
-            _check_size(uri, name, batch.column(name).nbytes)
-        yield from (batch.slice(begin, _FEW_ROWS) for begin in range(0, batch.num_rows, _FEW_ROWS))
+    for batch in batches:
+        selected = batch.select([*_selected(schema, columns)])
+        for name in selected.schema.names:
+            _check_size(uri, name, selected.column(name).nbytes)
+        for begin in range(0, batch.num_rows, _FEW_ROWS):
+            yield selected.slice(begin, _FEW_ROWS)
 
 
 def _class_names(schema: Any) -> Mapping[str, tuple[str, ...]]:
@@ -160,15 +160,11 @@ def _class_names(schema: Any) -> Mapping[str, tuple[str, ...]]:
     try:
         features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
         labels = {
-            name: each["names"]
+            name: tuple(each["names"])
             for name, each in features.items()
             if each.get("_type") == "ClassLabel"
         }
-        return {
-            name: tuple(names)
-            for name, names in labels.items()
-            if all(isinstance(n, str) for n in names)
-        }
+        return {name: names for name, names in labels.items() if {*map(type, names)} <= {str}}
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return {}
 

@@ -24,12 +24,12 @@ Value = bytes | int | float | Sequence[bytes] | Sequence[int] | Sequence[float] 
 LIST_TAG: Mapping[Dtype, bytes] = {"bytes": b"\x0a", "float32": b"\x12", "int64": b"\x1a"}
 _SCALARS = (bytes, int, float)
 _BOOLS = (bool, np.bool_)
-_UINT64_MAX = 2**64 - 1
+UINT64_MAX = 2**64 - 1
 _SMALL_BYTES, _LARGE_BYTES = 64, 4096
 # half a step above the largest float32: from here on, nothing rounds to it
 FLOAT32_END = 3.4028235677973366e38
 _INT64_MIN = -(2**63)
-_INT64_MAX = 2**63 - 1
+INT64_MAX = 2**63 - 1
 _ONE_FLOAT = struct.Struct("<BBf")  # tag and size of a packed list of one number
 _VARINT_BITS = 7  # per byte of a varint
 _MOST_BYTES = 4  # of a varint in a column; larger numbers would need more columns for all
@@ -78,7 +78,7 @@ def _is_small(value: Value, feature: Feature) -> TypeGuard[bytes | int]:
     if feature.num_values not in (1, None):
         return False
     if type(value) is int:
-        return feature.dtype == "int64" and _INT64_MIN <= value <= _INT64_MAX
+        return feature.dtype == "int64" and _INT64_MIN <= value <= INT64_MAX
     return type(value) is bytes and feature.dtype == "bytes" and len(value) <= _SMALL_BYTES
 
 
@@ -96,7 +96,7 @@ def _entry(key: bytes, dtype: Dtype, items: Sequence[Any]) -> list[bytes]:
     elif items:
         ints = dtype == "int64"
         packed = (
-            b"".join([varint(i & _UINT64_MAX) for i in items])
+            b"".join([varint(i & UINT64_MAX) for i in items])
             if ints
             else struct.pack(f"<{len(items)}f", *items)
         )
@@ -149,7 +149,7 @@ def _fits(feature: Feature, item: Any) -> bool:
     if isinstance(item, _BOOLS):
         return False
     if feature.dtype == "int64":
-        return isinstance(item, int) and _INT64_MIN <= item <= _INT64_MAX
+        return isinstance(item, int) and _INT64_MIN <= item <= INT64_MAX
     # struct raises an error of its own for finite values beyond the largest float32.
     return isinstance(item, float | int) and not FLOAT32_END <= abs(item) < math.inf
 

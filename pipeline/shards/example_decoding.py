@@ -3,13 +3,13 @@
 For tools, tests and converters of foreign records; pipeline.decoding parses batches. Both functions
 are built on one walk over the wire format, which skips values without copying them."""
 
-from collections.abc import Collection
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from pipeline.errors import SchemaError
-from pipeline.shards.example import LIST_TAG
+from pipeline.shards.example import INT64_MAX, LIST_TAG, UINT64_MAX
 from pipeline.shards.schema import Dtype
 
 # Tags: field number * 8 + wire type, which is 0 for a varint, 2 for a length-delimited value, 5 for
@@ -18,11 +18,10 @@ _FIRST, _SECOND = 0x0A, 0x12
 _DTYPE_OF_TAG: dict[int, Dtype] = {tag[0]: dtype for dtype, tag in LIST_TAG.items()}
 _UNPACKED: dict[Dtype, int] = {"float32": 0x0D, "int64": 0x08}
 _CONTINUED = bytes(range(0x80, 0x100))  # bytes of a varint other than its last
-_INT64_MAX = 2**63 - 1
-_UINT64_MAX = 2**64 - 1
 _MOST_TAG = 2**32 - 1
 
 _Span = tuple[int, int, int]
+T = TypeVar("T")
 
 
 def decode_example(data: bytes) -> dict[str, list[Any]]:
@@ -38,16 +37,7 @@ def decode_features(data: bytes, keys: Collection[bytes] | None = None) -> dict[
     """Some features of one serialised tf.train.Example, each int64 [n], float32 [n] or an object
     array of bytes [n]. Like decode_example, but 600 KB of floats take 0.1 ms. keys: None for
     all."""
-    features: dict[str, np.ndarray] = {}
-    try:
-        for key, begin, end in _entries(data, strict=False):
-            if keys is None or key in keys:
-                features.pop(key.decode(), None)
-                if entry := _list(data, begin, end):
-                    features[key.decode()] = _array(data, *entry)
-    except (IndexError, UnicodeDecodeError) as e:
-        raise _not_an_example(data, e) from e
-    return features
+    return _features(data, keys, _array, strict=False)
 
 
 def example_keys(data: bytes) -> list[bytes] | None:
@@ -79,25 +69,33 @@ def example_layout(data: bytes) -> Layout:
     floats. A feature without a list counts as absent, as in TensorFlow. Raises SchemaError for
     bytes that are not an Example. Unlike decode_example, it rejects fields other than `features`,
     such as those of a SequenceExample."""
-    layout: Layout = {}
+    return _features(data, None, _feature_layout, strict=True)
+
+
+def _features(
+    data: bytes,
+    keys: Collection[bytes] | None,
+    decode: Callable[[bytes, Dtype, list[_Span]], T],
+    *,
+    strict: bool,
+) -> dict[str, T]:
+    """What `decode` makes of the features `keys`; None for all. strict: see _entries."""
+    features: dict[str, T] = {}
     try:
-        for key, begin, end in _entries(data, strict=True):
-            layout.pop(key.decode(), None)
-            if entry := _list(data, begin, end):
-                layout[key.decode()] = _feature_layout(data, *entry)
+        for key, begin, end in _entries(data, strict):
+            if keys is None or key in keys:
+                features.pop(key.decode(), None)
+                if entry := _list(data, begin, end):
+                    features[key.decode()] = decode(data, *entry)
     except (IndexError, UnicodeDecodeError) as e:
-        raise _not_an_example(data, e) from e
-    return layout
+        raise SchemaError(f"{len(data)} bytes that are not a tf.train.Example: {e}.") from e
+    return features
 
 
 def _feature_layout(data: bytes, dtype: Dtype, items: list[_Span]) -> FeatureLayout:
     if dtype == "bytes":
         return FeatureLayout(dtype, len(items), items[0][1:] if items else (0, 0))
     return FeatureLayout(dtype, sum([_count(data, dtype, at, to) for _, at, to in items]), (0, 0))
-
-
-def _not_an_example(data: bytes, error: Exception) -> SchemaError:
-    return SchemaError(f"{len(data)} bytes that are not a tf.train.Example: {error}.")
 
 
 def _entries(data: bytes, strict: bool) -> list[tuple[bytes, int, int]]:
@@ -149,9 +147,8 @@ def _list(data: bytes, pos: int, stop: int) -> tuple[Dtype, list[_Span]] | None:
 
 def _array(data: bytes, dtype: Dtype, items: list[_Span]) -> np.ndarray:
     if dtype == "float32":
-        counts = [_count(data, dtype, at, to) for _, at, to in items]
         floats = [
-            np.frombuffer(data, "<f4", n, at) for n, (_, at, _) in zip(counts, items, strict=True)
+            np.frombuffer(data, "<f4", _count(data, dtype, at, to), at) for _, at, to in items
         ]
         return np.concatenate([np.empty(0, np.float32), *floats], dtype=np.float32)
     if dtype == "int64":
@@ -178,8 +175,8 @@ def _integers(data: bytes, start: int, stop: int) -> list[int]:
     numbers = []
     for _ in range(_count(data, "int64", start, stop)):
         number, start = _read_varint(data, start)
-        number &= _UINT64_MAX  # ten bytes have 70 bits; protobuf, too, ignores those above 64
-        numbers.append(number if number <= _INT64_MAX else number - 2**64)
+        number &= UINT64_MAX  # ten bytes have 70 bits; protobuf, too, ignores those above 64
+        numbers.append(number if number <= INT64_MAX else number - 2**64)
     return numbers
 
 

@@ -80,13 +80,13 @@ def proven_crc(payload: bytes, crc: int) -> int:
 
 
 class Frame(NamedTuple):
-    """One record of a shard, as found."""
+    """One record of a shard, as it was read."""
 
     record: int  # within the shard
     offset: int  # of the frame
     payload: bytes
     problem: str = ""  # "" if there is none
-    crc: int = 0  # crc32c of the payload as found
+    crc: int = 0  # crc32c of the payload as it was read
     lost: bool = False  # no later record can be found
 
 
@@ -201,8 +201,9 @@ def read_frames(
             problem = f"the shard ends inside it, at byte {stream.offset}{also}"
             yield Frame(record, offset, b"", problem, lost=True)
             return
-        there = crc32c(payload)
-        yield Frame(record, offset, payload, problem or _payload_problem(there, footer, crc), there)
+        actual = crc32c(payload)
+        problem = problem or _payload_problem(actual, footer, crc)
+        yield Frame(record, offset, payload, problem, actual)
 
 
 def _length_of(header: bytes) -> tuple[int, str]:
@@ -216,22 +217,20 @@ def _length_of(header: bytes) -> tuple[int, str]:
 
 
 def _header_problem(header: bytes, length: int | None) -> str:
-    there, crc = _HEADER.unpack(header)
-    if length is not None and there != length:
-        return f"its header says {there} bytes, the index says {length}"
+    stated, crc = _HEADER.unpack(header)
+    if length is not None and stated != length:
+        return f"its header says {stated} bytes, the index says {length}"
     if crc != masked(crc32c(header[:8])):
         return "the checksum of its length is wrong"
     return ""
 
 
-def _payload_problem(there: int, footer: bytes, crc: int | None) -> str:
-    (stored,) = _CRC.unpack(footer)
-    if crc is not None and there != crc:
-        whole = " (an intact record, but another one)" if stored == masked(there) else ""
-        return f"its payload has crc32c {there:08x}, the index says {crc:08x}{whole}"
-    if stored != masked(there):
-        return f"its payload has crc32c {there:08x}, not the one stored after it"
-    return ""
+def _payload_problem(actual: int, footer: bytes, crc: int | None) -> str:
+    intact = _CRC.unpack(footer) == (masked(actual),)
+    if crc is not None and actual != crc:
+        other = " (an intact record, but another one)" if intact else ""
+        return f"its payload has crc32c {actual:08x}, the index says {crc:08x}{other}"
+    return "" if intact else f"its payload has crc32c {actual:08x}, not the one stored after it"
 
 
 class _Stream:

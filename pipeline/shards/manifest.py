@@ -6,21 +6,20 @@ split days later."""
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from pipeline.checks import did_you_mean
 from pipeline.errors import EmptySplitError, ManifestError, OptionError, StorageError
-from pipeline.shards.naming import MANIFEST_FILE
+from pipeline.shards.naming import MANIFEST_FILE, hex_digest
 from pipeline.shards.schema import Labels, Schema
 from pipeline.shards.typed_json import (
     CHECKSUM,
     Count,
     FileName,
+    Json,
     JsonFile,
     NonEmpty,
     sealed,
@@ -47,13 +46,13 @@ class ShardEntry:
     bytes: Count
     crc32c: Count  # of the complete file
 
-    def problem(self, there: Stat | None) -> str:
+    def problem(self, listed: Stat | None) -> str:
         """What is wrong with the file by its entry in a listing, None if it has none; "" if nothing
         is."""
-        ours = Stat(self.bytes, self.crc32c)
-        if there is None:
+        if listed is None:
             return "is missing"
-        return "" if there.agrees_with(ours) else f"has {there}, the manifest says {ours}"
+        ours = Stat(self.bytes, self.crc32c)
+        return "" if listed.agrees_with(ours) else f"has {listed}, the manifest says {ours}"
 
 
 @dataclass(frozen=True)
@@ -89,9 +88,7 @@ class SplitEntry:
 
         It does not depend on path, owner or times: a copied dataset has the same fingerprint."""
         lines = (f"{s.file} {s.records} {s.bytes} {s.crc32c:08x}\n" for s in self.shards)
-        return hashlib.blake2b(
-            "".join(lines).encode(errors="surrogatepass"), digest_size=16
-        ).hexdigest()
+        return hex_digest("".join(lines).encode(errors="surrogatepass"))
 
 
 @dataclass(frozen=True)
@@ -120,7 +117,7 @@ class Manifest:
             )
         return entry
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Plain JSON types."""
         return {
             "format_version": FORMAT_VERSION,
@@ -132,15 +129,13 @@ class Manifest:
         }
 
 
-def _entry_json(entry: SplitEntry) -> dict[str, Any]:
+def _entry_json(entry: SplitEntry) -> Json:
     """The entry as JSON, without totals where there are none, so that other datasets keep the
     manifests that they always had."""
     fields = dataclasses.asdict(entry)
-    return (
-        fields
-        if entry.totals
-        else {name: value for name, value in fields.items() if name != "totals"}
-    )
+    if not entry.totals:
+        del fields["totals"]
+    return fields
 
 
 @dataclass(frozen=True)
@@ -185,10 +180,8 @@ def _decoded(encoded: bytes, directory: str) -> Manifest:
     fields = file.typed(data, _Fields)
     for name, text in fields.schema.tfds.items():
         if name.endswith(".json"):
-            text_file = dataclasses.replace(
-                file, path=f"{file.path}: the text of schema.tfds[{name!r}]"
-            )
-            text_file.read(text, dict[str, Any])
+            path = f"{file.path}: the text of schema.tfds[{name!r}]"
+            dataclasses.replace(file, path=path).read(text, Json)
     return Manifest(
         fields.name, fields.schema, fields.splits, fields.labels, fields.writer, directory=directory
     )
@@ -215,8 +208,8 @@ def update_manifest(
     """Replaces the manifest (None if there is none) with the result of `change`. See
     Storage.update."""
 
-    def changed(there: bytes | None) -> bytes:
-        fields = change(None if there is None else _decoded(there, directory)).to_json()
-        return (json.dumps(sealed(fields), indent=1) + "\n").encode()
+    def changed(data: bytes | None) -> bytes:
+        manifest = change(None if data is None else _decoded(data, directory))
+        return (json.dumps(sealed(manifest.to_json()), indent=1) + "\n").encode()
 
     storage.update(join(directory, MANIFEST_FILE), changed)

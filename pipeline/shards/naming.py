@@ -97,11 +97,14 @@ def ranks(seed: int, split: str, keys: np.ndarray) -> np.ndarray:
     return np.frombuffer(digests, ">u8").astype(np.uint64)
 
 
+def hex_digest(data: bytes) -> str:
+    """32 hex digits that identify the data."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
 def key_digest(keys: Iterable[bytes]) -> int:
     """The sum of the 128-bit hashes of keys, or of other items, modulo 2^128."""
-    return add_digests(
-        int.from_bytes(hashlib.blake2b(key, digest_size=16).digest(), "big") for key in keys
-    )
+    return add_digests(int(hex_digest(key), 16) for key in keys)
 
 
 def add_digests(digests: Iterable[int]) -> int:

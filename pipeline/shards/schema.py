@@ -4,7 +4,6 @@ static shapes.
 The statistics of the columns of a converted table are in _summary/columns.json, by split: a
 conversion writes them, `describe` shows them, and recipes normalize by them."""
 
-import dataclasses
 import json
 import math
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 
 from pipeline.errors import SchemaError
-from pipeline.shards.typed_json import REQUIRED, Count, JsonFile, read_sealed, sealed
+from pipeline.shards.typed_json import REQUIRED, Count, Json, JsonFile, read_sealed, sealed
 from pipeline.storage.storage import Storage, join
 
 __all__ = ["PASSED_ON", "SHARD_FILES", "Content", "Dtype", "Feature", "Labels", "Schema"]
@@ -79,9 +78,8 @@ class Feature:
     @cached_property
     def num_values(self) -> int | None:
         """Number of values per record; None for any number."""
-        return (
-            None if None in self.shape else math.prod(dim for dim in self.shape if dim is not None)
-        )
+        shape: Any = self.shape
+        return None if None in shape else math.prod(shape)
 
 
 @dataclass(frozen=True)
@@ -130,7 +128,7 @@ class Schema:
             sorted(((key, key.encode()) for key in self.features), key=lambda pair: pair[1])
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Plain JSON types, with sorted features and without default values of the other fields."""
         return {
             "name": self.name,
@@ -143,9 +141,11 @@ class Schema:
         }
 
 
-def _feature_json(feature: Feature) -> dict[str, Any]:
-    fields = dataclasses.asdict(feature) | {"shape": list(feature.shape)}
-    return {name: value for name, value in fields.items() if (name, value) != ("channels", None)}
+def _feature_json(feature: Feature) -> Json:
+    fields = asdict(feature) | {"shape": list(feature.shape)}
+    if feature.channels is None:
+        del fields["channels"]
+    return fields
 
 
 @dataclass(frozen=True)
@@ -186,10 +186,10 @@ def update_statistics(storage: Storage, directory: str, split: str, statistics: 
 
     def changed(_: bytes | None) -> bytes:
         try:
-            there = read_statistics(storage, directory)
+            others = read_statistics(storage, directory)
         except SchemaError:
-            there = {}
-        file = _File(dict(sorted({**there, split: statistics}.items())))
+            others = {}
+        file = _File(dict(sorted({**others, split: statistics}.items())))
         return json.dumps(sealed(asdict(file)), indent=1).encode()
 
     storage.update(join(directory, COLUMNS_FILE), changed)

@@ -7,6 +7,7 @@ The split verifier compares the files with the manifest by their meaning, whatev
 it checks a split's ledger, by which users repair raw data."""
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from pipeline.errors import ShardError, StorageError, printable
 from pipeline.shards.manifest import INDEX_WRITER, Manifest, SplitEntry
 from pipeline.shards.naming import rejects_file
 from pipeline.shards.schema import Feature, Labels, Schema
-from pipeline.shards.typed_json import Count, JsonFile, once, read_sealed
+from pipeline.shards.typed_json import Count, Json, JsonFile, once, read_sealed
 from pipeline.storage.storage import Storage, join, write_file
 
 INFO_FILE = "dataset_info.json"
@@ -64,11 +65,8 @@ def write_sidecars(storage: Storage, directory: str, manifest: Manifest) -> None
 
 def sidecar_names(schema: Schema, labels: Labels | None) -> Sequence[str]:
     """The names of the files that write_sidecars publishes."""
-    return list(
-        dict.fromkeys(
-            (*SIDECAR_FILES, *schema.tfds, *([labels_file(labels.key)] if labels else []))
-        )
-    )
+    of_labels = [labels_file(labels.key)] if labels else []
+    return list(dict.fromkeys((*SIDECAR_FILES, *schema.tfds, *of_labels)))
 
 
 def labels_file(key: str) -> str:
@@ -76,7 +74,7 @@ def labels_file(key: str) -> str:
     return f"{key.replace('/', '-')}.labels.txt"
 
 
-def _dataset_info(manifest: Manifest) -> dict[str, Any]:
+def _dataset_info(manifest: Manifest) -> Json:
     return {
         **(json.loads(manifest.schema.tfds.get(INFO_FILE, "{}")) or _about(manifest)),
         "fileFormat": "tfrecord",
@@ -87,7 +85,7 @@ def _dataset_info(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _about(manifest: Manifest) -> dict[str, Any]:
+def _about(manifest: Manifest) -> Json:
     """The fields that do not depend on the splits."""
     keys = _supervised_keys(manifest.labels, manifest.schema.features) if manifest.labels else None
     supervised = (
@@ -113,17 +111,16 @@ def _supervised_keys(labels: Labels, features: Mapping[str, Feature]) -> tuple[s
     only text.
 
     None if a key is nested: TFDS looks for them at the top level only."""
-    contents = [
-        [key for key, feature in features.items() if feature.content == kind]
-        for kind in ("image", "text")
-    ]
-    inputs = next(filter(None, contents), [])
+    by_content = defaultdict[str, list[str]](list)
+    for key, feature in features.items():
+        by_content[feature.content].append(key)
+    inputs = by_content["image"] or by_content["text"]
     keys = (*inputs, labels.key)
     usable = all("/" not in key and key in features and not features[key].optional for key in keys)
     return (inputs[0], labels.key) if len(inputs) == 1 and usable else None
 
 
-def _split_info(name: str, entry: SplitEntry, files: str) -> dict[str, Any]:
+def _split_info(name: str, entry: SplitEntry, files: str) -> Json:
     return {
         "name": name,
         "filepathTemplate": files,
@@ -133,9 +130,9 @@ def _split_info(name: str, entry: SplitEntry, files: str) -> dict[str, Any]:
     }
 
 
-def _features_json(manifest: Manifest) -> dict[str, Any]:
+def _features_json(manifest: Manifest) -> Json:
     """TFDS joins nested names with "/", so `image/class/label` becomes image -> class -> label."""
-    tree: dict[str, Any] = {}
+    tree: Json = {}
     for key, feature in manifest.schema.features.items():
         if feature.optional:
             continue  # TFDS parses every feature in this file and fails if a record lacks one
@@ -147,19 +144,19 @@ def _features_json(manifest: Manifest) -> dict[str, Any]:
     return _dict_feature(tree)
 
 
-def _dict_feature(tree: Mapping[str, Any]) -> dict[str, Any]:
+def _dict_feature(tree: Mapping[str, Any]) -> Json:
     features = {k: v if "pythonClassName" in v else _dict_feature(v) for k, v in tree.items()}
     return _of_class("features_dict.FeaturesDict", featuresDict={"features": features})
 
 
-def _leaf(key: str, feature: Feature, labels: Labels | None) -> dict[str, Any]:
+def _leaf(key: str, feature: Feature, labels: Labels | None) -> Json:
     if labels and key == labels.key:
         classes = {"numClasses": str(len(_class_names(labels)))}
         label = _of_class("class_label_feature.ClassLabel", classLabel=classes)
         return _sequence(label) if feature.shape == (None,) else label
     if feature.content == "image":
         # TFDS detects the format from the bytes and decodes to this number of channels.
-        image: dict[str, Any] = {
+        image: Json = {
             "dtype": "uint8",
             "shape": {"dimensions": ["-1", "-1", str(feature.channels or 3)]},
         }
@@ -181,19 +178,18 @@ def _leaf(key: str, feature: Feature, labels: Labels | None) -> dict[str, Any]:
     return _sequence(leaf) if feature.shape == (None,) else leaf
 
 
-def _sequence(inner: dict[str, Any]) -> dict[str, Any]:
+def _sequence(inner: Json) -> Json:
     return _of_class("sequence_feature.Sequence", sequence={"feature": inner, "length": "-1"})
 
 
-def _of_class(name: str, **fields: Any) -> dict[str, Any]:
+def _of_class(name: str, **fields: Any) -> Json:
     return {**fields, "pythonClassName": f"tensorflow_datasets.core.features.{name}"}
 
 
 def _class_names(labels: Labels) -> list[str]:
     """TFDS numbers names from 0, so the numbers below the base need names too."""
-    return [f"unused {i}" if labels.base > 1 else "background" for i in range(labels.base)] + list(
-        labels.names
-    )
+    unused = [f"unused {i}" if labels.base > 1 else "background" for i in range(labels.base)]
+    return [*unused, *labels.names]
 
 
 def has_sidecars(manifest: Manifest) -> bool:
@@ -248,13 +244,14 @@ def _names_problem(content: str, expected: str) -> str:
     """TFDS ignores blank lines, and white space around a name."""
     actual = _names(content)
     ours = _names(expected)
-    differ = [
-        number for number, pair in enumerate(zip(actual, ours, strict=False)) if pair[0] != pair[1]
-    ]
     if len(actual) != len(ours):
         return f"has {len(actual):,} names, the manifest has {len(ours):,}"
     return _summary(
-        [f"name {i} is {_shown(actual[i])}, the manifest says {_shown(ours[i])}" for i in differ]
+        [
+            f"name {number} is {_shown(name)}, the manifest says {_shown(due)}"
+            for number, (name, due) in enumerate(zip(actual, ours, strict=True))
+            if name != due
+        ]
     )
 
 
@@ -292,13 +289,11 @@ def ledger_problem(storage: Storage, directory: str, split: str, rejected: int) 
     if not storage.exists(path):
         return f"is missing, with its {rejected:,} lines" if rejected else ""
     lines = storage.read(path).splitlines()
-    for number, line in enumerate(lines, start=1):
-        try:
+    try:
+        for number, line in enumerate(lines, start=1):
             read_sealed(JsonFile(f"line {number}", ShardError, ""), line, LedgerLine)
-        except ShardError as e:
-            return str(e)
-    return (
-        ""
-        if len(lines) == rejected
-        else f"has {len(lines):,} lines, the manifest says {rejected:,}"
-    )
+    except ShardError as e:
+        return str(e)
+    if len(lines) != rejected:
+        return f"has {len(lines):,} lines, the manifest says {rejected:,}"
+    return ""

@@ -37,9 +37,8 @@ class SplitIndex:
     def __init__(self, lengths: np.ndarray, crcs: np.ndarray, shard_records: Sequence[int]):
         self.lengths = lengths
         self.crcs = crcs
-        self.shard_records = np.asarray(shard_records, np.int64)
         # First record of each shard, and N at the end. Empty shards repeat a number.
-        self.shard_starts = np.concatenate([[0], np.cumsum(self.shard_records)]).astype(np.int64)
+        self.shard_starts = np.cumsum([0, *shard_records], dtype=np.int64)
 
     @cached_property
     def _frame_starts(self) -> np.ndarray:

@@ -21,6 +21,8 @@ from pipeline.shards.frames import crc32c
 
 T = TypeVar("T")
 
+Json = dict[str, Any]
+"""A JSON object."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Number = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 FileName = Annotated[str, msgspec.Meta(pattern=r"\A(?!\.{1,2}\Z)[^/\x00]+\Z")]
@@ -61,10 +63,8 @@ class JsonFile:
         """A parsed value as a `kind`. Raises `error`. Takes about 5 us per object in it."""
         try:
             read = msgspec.convert(value, kind)
-        except (
-            msgspec.ValidationError,
-            ValueError,
-        ) as e:  # ValueError: a lone surrogate in a key or Literal
+        # ValueError: a lone surrogate in a key or Literal
+        except (msgspec.ValidationError, ValueError) as e:
             raise self.misfit(_problem(value, kind, ())) from e
         if problem := _problem(value, kind, (), fits=True):
             raise self.misfit(problem)
@@ -79,7 +79,7 @@ class _TwiceError(ValueError):
     """A key is repeated in an object."""
 
 
-def once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+def once(pairs: Sequence[tuple[str, Any]]) -> Json:
     """An object_pairs_hook for json.loads that rejects repeated keys. Raises ValueError."""
     fields_by_name = dict(pairs)
     if len(fields_by_name) < len(pairs):
@@ -105,14 +105,11 @@ def _problem(value: object, kind: Any, at: _Path, fits: bool = False) -> str:
     try:
         msgspec.convert(value, kind)
     except (msgspec.ValidationError, ValueError) as e:
-        allowed = (
-            ", ".join(get_args(inner))
-            if get_origin(inner) is Literal and isinstance(value, str)
-            else ""
-        )
-        why = f"expected one of {allowed}" if allowed else _in_words(str(e))
+        why = _in_words(str(e))
+        if get_origin(inner) is Literal and isinstance(value, str):
+            why = f"expected one of {', '.join(get_args(inner))}"
         shown = "" if isinstance(value, dict | list) else f" is {json.dumps(value)[:_SHOWN]}"
-        return f"{_said(at)}{shown}: {why}."
+        return f"{_in_text(at)}{shown}: {why}."
     return ""
 
 
@@ -126,9 +123,9 @@ def _problem_of_keys(value: object, kind: Any, at: _Path) -> str:
         return ""
     for key in value:
         if key not in known:
-            return f"the key {_said((*at, key))} is unknown.{did_you_mean(key, known)}"
+            return f"the key {_in_text((*at, key))} is unknown.{did_you_mean(key, known)}"
     missing = [key for key, required in known.items() if required and key not in value]
-    return f"the key {_said((*at, missing[0]))} is missing." if missing else ""
+    return f"the key {_in_text((*at, missing[0]))} is missing." if missing else ""
 
 
 def _parts(value: object, kind: Any) -> Iterator[tuple[str | int, object, Any]]:
@@ -151,8 +148,10 @@ def _kinds(kind: Any) -> Mapping[str, Any]:
 
 @cache
 def _required_by_key(kind: Any) -> Mapping[str, bool]:
-    defaults = {f.name: f.default is MISSING and f.default_factory is MISSING for f in fields(kind)}
-    return {f.name: defaults[f.name] or f.metadata == REQUIRED for f in fields(kind)}
+    return {
+        f.name: f.metadata == REQUIRED or f.default is f.default_factory is MISSING
+        for f in fields(kind)
+    }
 
 
 def _bare(kind: Any) -> Any:
@@ -162,21 +161,20 @@ def _bare(kind: Any) -> Any:
     return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
-def _said(path: _Path) -> str:
-    plain = (isinstance(step, str) and step.isidentifier() for step in path)
+def _in_text(path: _Path) -> str:
     steps = (
-        f".{step}" if word else f"[{json.dumps(step)}]"
-        for step, word in zip(path, plain, strict=True)
+        f".{step}" if isinstance(step, str) and step.isidentifier() else f"[{json.dumps(step)}]"
+        for step in path
     )
     return "".join(steps).removeprefix(".") or "it"
 
 
 def _in_words(message: str) -> str:
     """msgspec's message without its path, which lacks the keys of mappings."""
-    said = message.partition(" - at ")[0].replace("`", "").rstrip(".")
-    if "matching regex" in said:
+    problem = message.partition(" - at ")[0].replace("`", "").rstrip(".")
+    if "matching regex" in problem:
         return "expected the name of a file that is written here"
-    return said.replace("Expected", "expected", 1)
+    return problem.replace("Expected", "expected", 1)
 
 
 CHECKSUM = "checksum"  # the field
@@ -188,7 +186,7 @@ def _checksum(fields: Mapping[str, Any]) -> str:
     return f"{crc32c(json.dumps(covered, sort_keys=True, separators=(',', ':')).encode()):08x}"
 
 
-def sealed(fields: Mapping[str, Any]) -> dict[str, Any]:
+def sealed(fields: Mapping[str, Any]) -> Json:
     """The fields with their checksum."""
     return {**fields, CHECKSUM: _checksum(fields)}
 
@@ -198,12 +196,12 @@ def sealed_line(fields: Mapping[str, Any]) -> bytes:
     return (json.dumps(sealed(fields)) + "\n").encode()
 
 
-def unsealed(file: JsonFile, data: bytes, hint: str = "") -> tuple[dict[str, Any], bool]:
+def unsealed(file: JsonFile, data: bytes, hint: str = "") -> tuple[Json, bool]:
     """The fields of a JSON object without their checksum, and whether there was one. Raises
     file.error.
 
     hint: added to the error for a wrong checksum."""
-    fields = file.read(data, dict[str, Any])
+    fields = file.read(data, Json)
     if CHECKSUM not in fields:
         return fields, False
     expected = _checksum(fields)

@@ -3,19 +3,19 @@
 open_dataset concatenates what it is given. All reading goes through the sources."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
 from pipeline.description import Description, renumberings
 from pipeline.errors import EmptySplitError, OptionError, SchemaError
+from pipeline.shards.naming import hex_digest
 from pipeline.shards.schema import Schema
 from pipeline.sources.merged_schemas import merged_feature
-from pipeline.sources.records import Group, Reading, Record, Records, RecordsInfo
+from pipeline.sources.records import Group, Groups, Reading, Record, Records, RecordsInfo
 from pipeline.spec import Layout
 
 
@@ -66,7 +66,7 @@ class Concatenated:
         whole_files = [source.whole_files for source in sources if source.whole_files is not None]
         self.info = RecordsInfo(
             name=" + ".join(map(_name, parts)),
-            fingerprint=blake2b(lines.encode(), digest_size=16).hexdigest(),
+            fingerprint=hex_digest(lines.encode()),
             num_records=int(self._starts[-1]),
             # A part counts its share of the source's bytes.
             num_bytes=sum(
@@ -101,7 +101,7 @@ class Concatenated:
             part.records.weigh(ids) for part, ids in zip(self.parts, ids_of_parts, strict=True)
         )
 
-    def read(self, groups: Iterable[Group], ahead_bytes: int) -> Reading:
+    def read(self, groups: Groups, ahead_bytes: int) -> Reading:
         return ConcatenatedReading(
             [part.records.read for part in self.parts], self._split_up, groups, ahead_bytes
         )
@@ -130,9 +130,9 @@ class ConcatenatedReading:
 
     def __init__(
         self,
-        reads: Sequence[Callable[[Iterable[Group], int], Reading]],
+        reads: Sequence[Callable[[Groups, int], Reading]],
         split_up: Callable[[Group], tuple[np.ndarray, list[Group]]],
-        groups: Iterable[Group],
+        groups: Groups,
         ahead_bytes: int,
     ) -> None:
         self._split_up = split_up

@@ -13,7 +13,7 @@ import numpy as np
 from pipeline.errors import OptionError, RecordNumberError
 from pipeline.shards.schema import Labels
 from pipeline.sources.concatenated import Concatenated, Part
-from pipeline.sources.records import Group, Reading, Records, fetch, intact, weighed
+from pipeline.sources.records import Groups, Reading, Records, fetch_payloads, intact, weighed
 from pipeline.sources.single_records import ExampleParser, OpenFiles, payload_reader
 from pipeline.spec import Layout
 
@@ -84,10 +84,7 @@ class Dataset:
     def __getitem__(self, number: SupportsIndex | slice) -> "bytes | Dataset":
         if isinstance(number, slice):
             return self._part(number)
-        number = self._checked(number)
-        if self.info.whole_files is not None:
-            raise self._front_only(number)
-        return self._payload(number)
+        return self._payload(self._checked(number))
 
     def __iter__(self) -> Iterator[bytes]:
         firsts = range(0, self.num_records, ITERATED_RECORDS)
@@ -102,15 +99,9 @@ class Dataset:
         """The payloads with these numbers. From a bucket, up to 64 requests at a time instead of
         one."""
         ids = [self._checked(number) for number in numbers]
-        if ids and self.info.whole_files is not None:
-            raise self._front_only(ids[0])
-        if not self.info.remote:
-            return [self._payload(number) for number in ids]
-        return (
-            [intact(record).payload for record in fetch(self.source, np.array(ids, np.int64))]
-            if ids
-            else []
-        )
+        if ids and self.info.remote:
+            return fetch_payloads(self.source, ids)
+        return [self._payload(number) for number in ids]
 
     __getitems__ = take  # PyTorch's DataLoader calls it with the numbers of a batch
 
@@ -121,7 +112,7 @@ class Dataset:
         Raises OptionError for an unknown key."""
         return Examples(self, keys)
 
-    def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> Reading:
+    def read(self, groups: Groups, ahead_bytes: int = 0) -> Reading:
         """See Records."""
         return self.source.read(groups, ahead_bytes)
 
@@ -152,16 +143,16 @@ class Dataset:
                 f"record {index} does not exist: {self.info.name} has {self.num_records} records, "
                 f"{-self.num_records} to {self.num_records - 1}."
             )
-        return index + self.num_records if index < 0 else index
-
-    def _front_only(self, number: int) -> OptionError:
-        return OptionError(
-            f"{self.info.name}: record {number} cannot be read directly, because the files have no "
-            "index and can only be read from their front. Write an index: infeed index "
-            "'DIR/PATTERN' (compressed files must be rewritten first: python -m "
-            "converters.tfrecord_to_gcs). Or iterate over the records in order; list(records) "
-            "keeps all of them in memory."
-        )
+        index %= self.num_records
+        if self.info.whole_files is not None:
+            raise OptionError(
+                f"{self.info.name}: record {index} cannot be read directly, because the files have "
+                "no index and can only be read from their front. Write an index: infeed index "
+                "'DIR/PATTERN' (compressed files must be rewritten first: python -m "
+                "converters.tfrecord_to_gcs). Or iterate over the records in order; list(records) "
+                "keeps all of them in memory."
+            )
+        return index
 
 
 class Examples:

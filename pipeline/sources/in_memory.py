@@ -10,7 +10,6 @@ NumPy only."""
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -19,10 +18,11 @@ from pipeline.description import Description
 from pipeline.errors import CorruptRecordError, EmptySplitError, OptionError, SchemaError
 from pipeline.shards.example import Value, encode_example
 from pipeline.shards.frames import crc32c
+from pipeline.shards.naming import hex_digest
 from pipeline.shards.schema import Labels, Schema
 from pipeline.sources.records import (
     RECORD_OBJECT_BYTES,
-    Group,
+    Groups,
     Proven,
     ReadDirectly,
     ReadWhenDue,
@@ -53,9 +53,7 @@ class ArrayRecords(ReadDirectly):
         what = f"{count} {np.lib.format.dtype_to_descr(layout)}\n".encode()
         self.info = RecordsInfo(
             name=f"arrays ({', '.join(self._arrays)})",
-            fingerprint=blake2b(
-                what + self._crcs.astype("<u4").tobytes(), digest_size=16
-            ).hexdigest(),
+            fingerprint=hex_digest(what + self._crcs.astype("<u4").tobytes()),
             num_records=count,
             num_bytes=count * layout.itemsize,
             layout=layout,
@@ -65,7 +63,7 @@ class ArrayRecords(ReadDirectly):
     def weigh(self, record_ids: np.ndarray) -> int:
         return len(record_ids) * (self._record_bytes + RECORD_OBJECT_BYTES)
 
-    def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> ReadWhenDue:
+    def read(self, groups: Groups, ahead_bytes: int = 0) -> ReadWhenDue:
         """See Records. A row that has changed since the arrays were opened is returned as a
         CorruptRecordError.
 
@@ -190,7 +188,7 @@ class ExampleRecords(ReadDirectly):
         self._crcs = np.array([crc32c(payload) for payload in self._payloads], np.uint32)
         self.info = RecordsInfo(
             name=name,
-            fingerprint=blake2b(b"".join(self._payloads), digest_size=16).hexdigest(),
+            fingerprint=hex_digest(b"".join(self._payloads)),
             num_records=len(self._payloads),
             num_bytes=int(lengths.sum()),
             layout=schema,
@@ -201,7 +199,7 @@ class ExampleRecords(ReadDirectly):
             describe=None if description is None else partial(replace, description),
         )
 
-    def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> ReadWhenDue:
+    def read(self, groups: Groups, ahead_bytes: int = 0) -> ReadWhenDue:
         """See Records. Ignores ahead_bytes: everything is in memory."""
         return ReadWhenDue(self._proven, groups)
 

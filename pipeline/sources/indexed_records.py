@@ -25,7 +25,7 @@ from pipeline.sources.named_splits import tfds_classes
 from pipeline.sources.records import (
     RECORD_OBJECT_BYTES,
     ByteRange,
-    Group,
+    Groups,
     Proven,
     ReadDirectly,
     Record,
@@ -61,7 +61,7 @@ class IndexedReading(Iterable[list[Record]]):
         storage: Storage,
         paths: Sequence[str],
         index: Places,
-        groups: Iterable[Group],
+        groups: Groups,
         ahead_bytes: int,
     ) -> None:
         self.held_bytes = 0  # of records that have been requested or are waiting to be used
@@ -229,7 +229,7 @@ class IndexedRecords(ReadDirectly):
             describe=partial(description_of, manifest, split, labels, storage),
         )
 
-    def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> IndexedReading:
+    def read(self, groups: Groups, ahead_bytes: int = 0) -> IndexedReading:
         """See Records. A damaged record is returned as a CorruptRecordError naming shard, record
         and offset."""
         return IndexedReading(self._storage, self._paths, self.index, groups, ahead_bytes)

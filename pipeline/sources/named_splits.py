@@ -22,15 +22,16 @@ from pipeline.shards.naming import validate_split
 from pipeline.shards.schema import Labels
 from pipeline.shards.sidecars import METADATA_FILE, SIDECAR_FILES, labels_file
 from pipeline.shards.typed_json import once
-from pipeline.storage.storage import Stat, Storage, find_file, join
+from pipeline.storage.storage import Listing, Stat, Storage, find_file, join
 
 _SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"}
 _SPLITS |= dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
 _NUMBERED = re.compile(r"(.*?)(\d+)-of-(\d+)(.*)")
 _NOT_RECORDS = (".idx", ".json", ".txt", ".csv", ".md")  # DALI's index, and documentation
 _SHOWN = 5
+TfdsFiles = Mapping[str, str]  # name -> text
 # split -> path relative to the directory -> size and checksum
-Files = Mapping[str, Mapping[str, Stat]]
+Files = Mapping[str, Listing]
 _TFDS_FILES = (*SIDECAR_FILES, METADATA_FILE)  # and <label key>.labels.txt
 _REWRITTEN = ("fileFormat", "splits")  # keys of dataset_info.json that the commit writes
 
@@ -49,7 +50,7 @@ def _splits_in(part: str) -> Sequence[str]:
     return [_SPLITS[word] for word in splits]
 
 
-def files_by_name(directory: str, listed: Mapping[str, Stat]) -> Files:
+def files_by_name(directory: str, listed: Listing) -> Files:
     """The TFRecord files of a listing by split, sorted by name.
 
     A TFRecord file has "tfrec" in its name or a number such as 00000-of-00010. Raises RawDataError
@@ -75,7 +76,7 @@ def files_by_name(directory: str, listed: Mapping[str, Stat]) -> Files:
     return by_split
 
 
-def _check_sets(directory: str, split: str, files: Mapping[str, Stat]) -> None:
+def _check_sets(directory: str, split: str, files: Listing) -> None:
     sets: dict[tuple[str, str, str], set[int]] = defaultdict(set)
     for match in filter(None, map(_NUMBERED.fullmatch, files)):
         sets[match[1], match[3], match[4]].add(int(match[2]))
@@ -119,7 +120,7 @@ def files_by_pattern(
     return {split: dict(sorted(files.items())) for split, files in by_split.items()}
 
 
-def matching_files(uri: str, storage: Storage) -> dict[str, Stat]:
+def matching_files(uri: str, storage: Storage) -> Listing:
     """Path -> size and checksum, sorted by name. Directories and patterns do not include hidden
     files.
 
@@ -154,7 +155,7 @@ def is_pattern(name: str) -> bool:
     return any(character in name for character in "*?[")
 
 
-def _visible(directory: str, storage: Storage) -> dict[str, Stat]:
+def _visible(directory: str, storage: Storage) -> Listing:
     return {
         join(directory, name): stat
         for name, stat in storage.list(directory).items()
@@ -176,7 +177,7 @@ def first_names(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_SHOWN]) or 'nothing'}{more}"
 
 
-def tfds_files(storage: Storage, directory: str, listed: Mapping[str, Stat]) -> dict[str, str]:
+def tfds_files(storage: Storage, directory: str, listed: Listing) -> TfdsFiles:
     """Name -> text of the files that describe a TFDS dataset; {} if there are none. Raises
     RawDataError."""
     if not {"features.json", "dataset_info.json"} <= listed.keys():
@@ -200,7 +201,7 @@ def _text_of_tfds(storage: Storage, path: str) -> str:
     return text
 
 
-def kept_of_tfds(tfds: Mapping[str, str]) -> dict[str, str]:
+def kept_of_tfds(tfds: TfdsFiles) -> dict[str, str]:
     """The part of the files that a schema keeps: everything except the sizes of splits.
 
     So preparing one split again does not change the plans of the others."""
@@ -214,7 +215,7 @@ def kept_of_tfds(tfds: Mapping[str, str]) -> dict[str, str]:
     return {**tfds, "dataset_info.json": json.dumps(info, indent=2, sort_keys=True)}
 
 
-def tfds_labels(tfds: Mapping[str, str]) -> Labels | None:
+def tfds_labels(tfds: TfdsFiles) -> Labels | None:
     """The names of the only ClassLabel, or of the one called label. TFDS counts from 0. Raises
     RawDataError."""
     return _usual(
@@ -231,7 +232,7 @@ def _usual(labels: Mapping[str, Labels]) -> Labels | None:
     return labels.get("label") or (next(iter(labels.values())) if len(labels) == 1 else None)
 
 
-def tfds_classes(tfds: Mapping[str, str]) -> Labels | None:
+def tfds_classes(tfds: TfdsFiles) -> Labels | None:
     """Like tfds_labels. A ClassLabel that has only a number of classes, such as mnist's, gets the
     names "0", "1", ...
 
@@ -244,7 +245,7 @@ def tfds_classes(tfds: Mapping[str, str]) -> Labels | None:
     return tfds_labels(tfds) or _usual(numbered)
 
 
-def tfds_leaves(tfds: Mapping[str, str]) -> Sequence[tuple[str, str]]:
+def tfds_leaves(tfds: TfdsFiles) -> Sequence[tuple[str, str]]:
     """(key in a record, kind such as image or classLabel) of each feature in features.json, even
     inside sequences.
 
@@ -252,7 +253,7 @@ def tfds_leaves(tfds: Mapping[str, str]) -> Sequence[tuple[str, str]]:
     return [(key, kind) for key, kind, _ in _described(tfds)]
 
 
-def _described(tfds: Mapping[str, str]) -> Sequence[tuple[str, str, Any]]:
+def _described(tfds: TfdsFiles) -> Sequence[tuple[str, str, Any]]:
     try:
         return list(_leaves("", json.loads(tfds.get("features.json", "{}"))))
     except (AttributeError, KeyError, TypeError, RecursionError) as e:

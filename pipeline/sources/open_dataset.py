@@ -30,6 +30,7 @@ from pipeline.sources.sequential_records import (
 from pipeline.sources.single_records import FixedLengthRecords
 from pipeline.spec import Opaque
 from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import Storage
 
 Data = str | PathLike[str] | Mapping[str, Any] | Records
 
@@ -67,35 +68,26 @@ def open_dataset(
             f"format={format!r} is not known. Known: FixedLength(...), TextLines(), TFRecords()."
         )
     several = [data] if isinstance(data, str | PathLike) or not isinstance(data, Sequence) else data
-    opened = concatenated(
-        [
-            part
-            for one in several
-            for part in _parts(one, split, format, default_split, trust_features)
-        ]
-    )
+    parts = list[Part]()
+    for one in several:
+        if isinstance(one, str | PathLike):
+            parts += _parts_at(fspath(one), split, format, default_split, trust_features)
+            continue
+        if format is not None:
+            raise OptionError(
+                f"format={format!r} is for files only; arrays and open records already have "
+                "records."
+            )
+        records = ArrayRecords(one) if isinstance(one, Mapping) else as_records(one)
+        if records is None:
+            raise OptionError(
+                f"{type(one).__name__} is not a dataset. Give a directory, a file or a pattern; a "
+                "dict of arrays such as {'image': images}; records from open_dataset; or a list of "
+                "these."
+            )
+        parts += _parts_of_records(records, split)
+    opened = concatenated(parts)
     return opened if isinstance(opened, Dataset) else Dataset(opened)
-
-
-def _parts(
-    data: Data, split: str | None, format: Format | None, default: str, trusted: Sequence[str]
-) -> list[Part]:
-    if isinstance(data, str | PathLike):
-        return _parts_at(fspath(data), split, format, default, trusted)
-    if format is not None:
-        raise OptionError(
-            f"format={format!r} is for files only; arrays and open records already have records."
-        )
-    if isinstance(data, Mapping):
-        return _parts_of_records(ArrayRecords(data), split)
-    records = as_records(data)
-    if records is None:
-        raise OptionError(
-            f"{type(data).__name__} is not a dataset. Give a directory, a file or a pattern; a "
-            "dict of arrays such as {'image': images}; records from open_dataset; or a list of "
-            "these."
-        )
-    return _parts_of_records(records, split)
 
 
 def _parts_at(
@@ -108,40 +100,37 @@ def _parts_at(
             f"{uri} is a dataset's manifest, which contains no records. Give its directory: "
             f"{directory or '.'}"
         )
-    if isinstance(format, FixedLength):
-        return _parts_of_records(
-            FixedLengthRecords(uri, matching_files(uri, storage), format, storage), split
-        )
-    if isinstance(format, TextLines):
-        lines = SequentialRecords(
-            "text", uri, matching_files(uri, storage), storage, Opaque(format.key)
-        )
-        return _parts_of_records(lines, split)
     manifest = find_manifest(uri, storage) if format is None else None
     if manifest:
         splits: Splits = {
             name: functools.partial(IndexedRecords, manifest, name, storage)
             for name in manifest.splits
         }
-    elif is_directory(uri, storage):
+    elif not isinstance(format, FixedLength | TextLines) and is_directory(uri, storage):
         splits = foreign_splits(uri, storage, format, trusted)
     else:
-        schema = format.schema if format else None
-        try:
-            records = SequentialRecords(
-                "tfrecord", uri, matching_files(uri, storage), storage, schema
-            )
-            return _parts_of_records(records, split)
-        except ShardError as e:
-            if format is None:
-                e.add_note(
-                    "If these are not TFRecord files, give a format: TextLines() or "
-                    "FixedLength(...)."
-                )
-            raise
+        return _parts_of_records(_records_at(uri, format, storage), split)
     if not splits:
         read_manifest(uri, storage)  # raises an error that states what is there
     return _parts_of_splits(uri, splits, default if split is None else split)
+
+
+def _records_at(uri: str, format: Format | None, storage: Storage) -> Records:
+    """The records of files that have no splits."""
+    files = matching_files(uri, storage)
+    if isinstance(format, FixedLength):
+        return FixedLengthRecords(uri, files, format, storage)
+    if isinstance(format, TextLines):
+        return SequentialRecords("text", uri, files, storage, Opaque(format.key))
+    try:
+        schema = format.schema if format else None
+        return SequentialRecords("tfrecord", uri, files, storage, schema)
+    except ShardError as e:
+        if format is None:
+            e.add_note(
+                "If these are not TFRecord files, give a format: TextLines() or FixedLength(...)."
+            )
+        raise
 
 
 def _parts_of_splits(directory: str, splits: Splits, chosen: str) -> list[Part]:

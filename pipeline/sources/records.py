@@ -3,7 +3,7 @@
 A DatasetInput reads through it; concatenated, sliced and cached records implement it, too. NumPy
 only."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -54,6 +54,10 @@ class Group(NamedTuple):
     num_bytes: int  # of everything requested at that time; these records may be a part of it
 
 
+Groups = Iterable[Group]
+"""What is requested, in this order."""
+
+
 class ByteRange(NamedTuple):
     """Where the bytes of a payload are."""
 
@@ -82,15 +86,12 @@ class ReadWhenDue:
 
     held_bytes = 0
 
-    def __init__(self, read: Callable[[np.ndarray], list[Record]], groups: Iterable[Group]) -> None:
+    def __init__(self, read: Callable[[np.ndarray], list[Record]], groups: Groups) -> None:
         self._read = read
         self._groups = groups
 
     def __iter__(self) -> Iterator[list[Record]]:
         return (self._read(group.record_ids) for group in self._groups)
-
-
-_NOT_GIVEN: Any = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +120,7 @@ class RecordsInfo:
     labels: Labels | None = None
     crcs: np.ndarray | None = None
     lengths: np.ndarray | None = None
-    source_starts: np.ndarray = _NOT_GIVEN
+    source_starts: np.ndarray = None  # pyright: ignore[reportAssignmentType] # see __post_init__
     remote: bool = False
     whole_files: int | None = None
     verify_command: str | None = None
@@ -139,12 +140,9 @@ class RecordsInfo:
         each other."""
         if self.describe is not None:
             return self.describe()
-        schema = self.layout
-        return (
-            Description(schema, self.labels)
-            if isinstance(schema, Schema) and not schema.opaque
-            else None
-        )
+        if isinstance(self.layout, Schema) and not self.layout.opaque:
+            return Description(self.layout, self.labels)
+        return None
 
 
 @runtime_checkable
@@ -165,7 +163,7 @@ class Records(Protocol):
         RECORD_OBJECT_BYTES each."""
         ...
 
-    def read(self, groups: Iterable[Group], ahead_bytes: int) -> Reading:
+    def read(self, groups: Groups, ahead_bytes: int) -> Reading:
         """The records of each group, in the order requested. A damaged record comes as an error
         with its location.
 
@@ -206,9 +204,14 @@ def fetch(records: Records, record_ids: np.ndarray) -> list[Record]:
     return group
 
 
+def fetch_payloads(records: Records, record_ids: Sequence[int]) -> list[bytes]:
+    """Reads the payloads of these records now; raises CorruptRecordError if one is damaged."""
+    return [intact(record).payload for record in fetch(records, np.array(record_ids, np.int64))]
+
+
 def fetch_payload(records: Records, record_id: int) -> bytes:
     """Reads the payload of this record now; raises CorruptRecordError if it is damaged."""
-    return intact(*fetch(records, np.array([record_id]))).payload
+    return fetch_payloads(records, [record_id])[0]
 
 
 def intact(record: Record) -> Proven:
@@ -218,7 +221,7 @@ def intact(record: Record) -> Proven:
     return record
 
 
-def as_records(given: Any) -> Records | None:
-    """`given`, if it is Records; else None."""
-    methods = (getattr(given, name, None) for name in ("block_starts", "weigh", "read", "where"))
-    return given if all(map(callable, methods)) and hasattr(given, "info") else None
+def as_records(data: Any) -> Records | None:
+    """`data`, if they are Records; else None."""
+    methods = (getattr(data, name, None) for name in ("block_starts", "weigh", "read", "where"))
+    return data if all(map(callable, methods)) and hasattr(data, "info") else None

@@ -8,7 +8,7 @@ another pass over its file."""
 import itertools
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -27,8 +27,8 @@ from pipeline.shards.frames import (
     walk_pieces,
 )
 from pipeline.sources.lookahead import Lookahead
-from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Proven, Record
-from pipeline.storage.storage import Stat, Storage
+from pipeline.sources.records import RECORD_OBJECT_BYTES, Groups, Proven, Record
+from pipeline.storage.storage import Listing, Stat, Storage
 
 REQUEST_BYTES = 1 << 20
 
@@ -52,7 +52,7 @@ class SequentialFile:
     compression: Compression | None = None
 
 
-def compressions(storage: Storage, files: Mapping[str, Stat]) -> dict[str, Compression]:
+def compressions(storage: Storage, files: Listing) -> dict[str, Compression]:
     """The compression by path, of the files whose first bytes show one."""
     filled = [path for path, stat in files.items() if stat.bytes]
     heads = storage.read_ranges((path, 0, min(HEADER_BYTES, files[path].bytes)) for path in filled)
@@ -215,7 +215,7 @@ class SequentialReading(Iterable[list[Record]]):
         self,
         storage: Storage,
         files: Sequence[CountedFile],
-        groups: Iterable[Group],
+        groups: Groups,
         ahead_bytes: int,
     ) -> None:
         self.held_bytes = 0

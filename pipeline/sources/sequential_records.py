@@ -9,10 +9,9 @@ TensorFlow."""
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from hashlib import blake2b
 
 import numpy as np
 
@@ -20,11 +19,12 @@ from pipeline.errors import EmptySplitError, OptionError, RawDataError, SchemaEr
 from pipeline.formats import TFRecords
 from pipeline.logs import log
 from pipeline.shards.frames import Compression
+from pipeline.shards.naming import hex_digest
 from pipeline.shards.schema import Labels, Schema
 from pipeline.sizes import format_bytes
 from pipeline.sources.merged_schemas import SchemaGuess
 from pipeline.sources.named_splits import files_by_name, is_pattern, tfds_classes, tfds_files
-from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Records, RecordsInfo
+from pipeline.sources.records import RECORD_OBJECT_BYTES, Groups, Records, RecordsInfo
 from pipeline.sources.sequential_file import (
     CountedFile,
     Kind,
@@ -36,7 +36,7 @@ from pipeline.sources.sequential_file import (
 )
 from pipeline.sources.tfds_features import described_by_tfds
 from pipeline.spec import Layout, Opaque
-from pipeline.storage.storage import Stat, Storage, files_at_once, find_file, in_parallel, join
+from pipeline.storage.storage import Listing, Storage, files_at_once, find_file, in_parallel, join
 
 SAMPLED_FILES, SAMPLED_RECORDS = 16, 32  # evenly spaced files, and the first records of each
 SAMPLE_READ_BYTES = 1 << 20
@@ -58,7 +58,7 @@ class SequentialRecords:
         self,
         kind: Kind,
         name: str,
-        paths: Mapping[str, Stat],
+        paths: Listing,
         storage: Storage,
         layout: Layout | None = None,
         counts: Sequence[int] | None = None,
@@ -92,9 +92,7 @@ class SequentialRecords:
         # a TFRecord's checksum is checked as it is read; it is not known before
         self.info = RecordsInfo(
             name=name,
-            fingerprint=blake2b(
-                "".join(lines).encode("utf-8", "surrogateescape"), digest_size=16
-            ).hexdigest(),
+            fingerprint=hex_digest("".join(lines).encode("utf-8", "surrogateescape")),
             num_records=num_records,
             num_bytes=int(num_bytes.sum()),
             layout=layout or _guessed(name, self._files, storage),
@@ -111,7 +109,7 @@ class SequentialRecords:
         """See Records: estimated from the mean size in each record's file."""
         return int(self._mean_bytes[self._owners(record_ids)].sum())
 
-    def read(self, groups: Iterable[Group], ahead_bytes: int) -> SequentialReading:
+    def read(self, groups: Groups, ahead_bytes: int) -> SequentialReading:
         """See Records. Iterating raises ShardError, naming file and record, if the rest of a file
         cannot be read."""
         return SequentialReading(self._storage, self._files, groups, ahead_bytes)
@@ -128,7 +126,7 @@ class SequentialRecords:
         return np.searchsorted(self._firsts, record_ids, side="right") - 1
 
 
-def _files(files: Mapping[str, Stat], storage: Storage, kind: Kind) -> list[SequentialFile]:
+def _files(files: Listing, storage: Storage, kind: Kind) -> list[SequentialFile]:
     """The files, with the compression that the first bytes show."""
     forms: dict[str, Compression] = compressions(storage, files)
     if kind != "tfrecord":  # text can start like a zlib stream: "x^2"

@@ -13,8 +13,7 @@ each record's is computed from the bytes that are delivered and compared with no
 import functools
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
-from hashlib import blake2b
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -23,13 +22,14 @@ from pipeline.errors import EmptySplitError, SchemaError, ShardError
 from pipeline.formats import FixedLength
 from pipeline.shards.example_decoding import decode_features
 from pipeline.shards.frames import crc32c
+from pipeline.shards.naming import hex_digest
 from pipeline.shards.schema import Schema
 from pipeline.shards.split_index import Location
 from pipeline.sources.concatenated import Concatenated
 from pipeline.sources.indexed_records import IndexedReading, IndexedRecords
 from pipeline.sources.records import (
     ByteRange,
-    Group,
+    Groups,
     ReadDirectly,
     Records,
     RecordsInfo,
@@ -43,7 +43,7 @@ from pipeline.spec import (
     feature_values,
     struct_columns,
 )
-from pipeline.storage.storage import Stat, Storage
+from pipeline.storage.storage import Listing, Stat, Storage
 
 FILES = (
     256  # a process may usually open 1,024; beyond these, a read costs another ~5 us for opening
@@ -57,9 +57,7 @@ class FixedLengthRecords(ReadDirectly):
     different content and the same sizes therefore have the same fingerprint; a copy in a bucket has
     another. Opening checks only sizes."""
 
-    def __init__(
-        self, uri: str, files: Mapping[str, Stat], format: FixedLength, storage: Storage
-    ) -> None:
+    def __init__(self, uri: str, files: Listing, format: FixedLength, storage: Storage) -> None:
         self._paths = list(files)
         self._format = format
         self._storage = storage
@@ -79,9 +77,7 @@ class FixedLengthRecords(ReadDirectly):
         lines += [f"{path.rpartition('/')[2]} {stat}\n" for path, stat in files.items()]
         self.info = RecordsInfo(
             name=uri,
-            fingerprint=blake2b(
-                "".join(lines).encode("utf-8", "surrogateescape"), digest_size=16
-            ).hexdigest(),
+            fingerprint=hex_digest("".join(lines).encode("utf-8", "surrogateescape")),
             num_records=count,
             num_bytes=count * format.record_bytes,
             layout=layout,
@@ -97,7 +93,7 @@ class FixedLengthRecords(ReadDirectly):
         lengths = self.lengths[record_ids].astype(np.int64)
         return Location(file, record, offset, lengths, np.zeros(len(file), np.uint32))
 
-    def read(self, groups: Iterable[Group], ahead_bytes: int = 0) -> "_FixedLengthReading":
+    def read(self, groups: Groups, ahead_bytes: int = 0) -> "_FixedLengthReading":
         """See Records. The only damage detected here is a file that has become shorter, as a
         StorageError."""
         return _FixedLengthReading(self._storage, self._paths, self, groups, ahead_bytes)

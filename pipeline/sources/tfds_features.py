@@ -18,7 +18,7 @@ import numpy as np
 from pipeline.errors import InfeedError, RawDataError, how_to_install
 from pipeline.shards.naming import shard_file
 from pipeline.shards.schema import PASSED_ON, SHARD_FILES, Content, Dtype, Feature, Schema
-from pipeline.sources.named_splits import kept_of_tfds, tfds_leaves
+from pipeline.sources.named_splits import TfdsFiles, kept_of_tfds, tfds_leaves
 from pipeline.storage.storage import join
 
 _FEATURES = "tensorflow_datasets.core.features"  # has all features of TFDS
@@ -54,7 +54,7 @@ class Described(NamedTuple):
 
 
 def described_by_tfds(
-    directory: str, tfds: Mapping[str, str], trust_features: Sequence[str] = ()
+    directory: str, tfds: TfdsFiles, trust_features: Sequence[str] = ()
 ) -> Described:
     """Reads the description in the files that tfds_files returns. trust_features: modules with
     features of the user's own, which TFDS may import. Raises RawDataError, InfeedError."""
@@ -99,7 +99,7 @@ class _UnusualError(Exception):
     """Only TFDS can tell."""
 
 
-def _described_here(tfds: Mapping[str, str]) -> Described | None:
+def _described_here(tfds: TfdsFiles) -> Described | None:
     """None if a feature is not a usual one, or the files are named in a way of their own."""
     try:
         info = json.loads(tfds["dataset_info.json"])
@@ -164,7 +164,7 @@ def _text(value: Any) -> str:
     return value
 
 
-def _check_code(directory: str, tfds: Mapping[str, str], trusted: Sequence[str]) -> None:
+def _check_code(directory: str, tfds: TfdsFiles, trusted: Sequence[str]) -> None:
     """Raises RawDataError if TFDS would import anything but its own features and modules of
     `trusted`."""
     for file in ("features.json", "dataset_info.json"):  # both may describe features

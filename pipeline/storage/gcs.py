@@ -9,7 +9,7 @@ import contextlib
 import io
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, cast
 
 from pipeline.errors import StorageError
@@ -22,7 +22,7 @@ from pipeline.storage.gcs_calls import (
 )
 from pipeline.storage.gcs_ranges import blob_at, download, find_blob, read_range, read_ranges
 from pipeline.storage.gcs_upload import Upload
-from pipeline.storage.storage import Sink, Stat
+from pipeline.storage.storage import Change, Listing, Ranges, Sink, Stat
 
 _LISTED_FIELDS = "items(name,size,crc32c),prefixes,nextPageToken"  # a fifth of the default response
 _UPDATES = 50
@@ -52,7 +52,7 @@ class GcsStorage:
     def read(self, path: str) -> bytes:
         return call(path, "read", lambda: download(path))
 
-    def read_ranges(self, ranges: Iterable[tuple[str, int, int]]) -> Iterator[bytes]:
+    def read_ranges(self, ranges: Ranges) -> Iterator[bytes]:
         """See Storage. Reads up to 64 requests and 64 MiB ahead."""
         return read_ranges(ranges)
 
@@ -80,7 +80,7 @@ class GcsStorage:
         """See Storage. The bucket decides between two creators."""
         return _replaced(path, 0, data)
 
-    def update(self, path: str, change: Callable[[bytes | None], bytes]) -> None:
+    def update(self, path: str, change: Change) -> None:
         """See Storage. Replaces only the generation that was read. Losing that race 50 times is an
         error."""
         for attempt in range(_UPDATES):
@@ -97,11 +97,11 @@ class GcsStorage:
             "command again."
         )
 
-    def list(self, directory: str) -> dict[str, Stat]:
+    def list(self, directory: str) -> Listing:
         """See Storage. One request per 1,000 names, in sequence."""
         return self.entries(directory)[0]
 
-    def entries(self, directory: str) -> tuple[dict[str, Stat], Sequence[str]]:
+    def entries(self, directory: str) -> tuple[Listing, Sequence[str]]:
         prefix = blob_at(f"{directory.rstrip('/')}/").name
 
         def listed() -> tuple[list[Any], set[str]]:

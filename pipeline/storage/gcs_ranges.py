@@ -11,7 +11,7 @@ import functools
 import queue
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 from urllib.parse import quote
@@ -32,7 +32,7 @@ from pipeline.storage.gcs_calls import (
     client,
     credentials,
 )
-from pipeline.storage.storage import past_end
+from pipeline.storage.storage import Ranges, past_end
 
 REQUESTS_AHEAD = 64
 BYTES_AHEAD = 64 * 1024**2
@@ -41,7 +41,7 @@ _SHOWN_BYTES = 300  # of the response to a failed request
 _Task = tuple[Future[bytes], str, int, int]
 
 
-def read_ranges(ranges: Iterable[tuple[str, int, int]]) -> Iterator[bytes]:
+def read_ranges(ranges: Ranges) -> Iterator[bytes]:
     """The bytes of each (path, offset, size), in order."""
     ahead: deque[tuple[Future[bytes], int]] = deque()
     tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
@@ -173,8 +173,8 @@ def download(path: str, start: int | None = None, end: int | None = None) -> byt
         credentials().refresh(door.signer)
         status, body = _answer(door, url, start, end)
     if status not in (200, 206):
-        said = body[:_SHOWN_BYTES].decode(errors="replace")
-        raise api.from_http_status(status, f"GET {door.endpoint}{url}: {said}")
+        text = body[:_SHOWN_BYTES].decode(errors="replace")
+        raise api.from_http_status(status, f"GET {door.endpoint}{url}: {text}")
     return body
 
 

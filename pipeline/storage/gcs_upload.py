@@ -5,6 +5,7 @@ them."""
 
 import base64
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -97,16 +98,15 @@ class Upload:
 
     def _put(self, generation: int) -> bool:
         """Sends the object in one request. False if the bucket's has another generation."""
-        data = bytes(self._head)
-        options = {
-            "if_generation_match": generation,
-            "timeout": gcs_calls.TIMEOUT_SECONDS,
-            "retry": None,
-        }
+        send = functools.partial(
+            self._blob.upload_from_string,
+            bytes(self._head),
+            if_generation_match=generation,
+            timeout=gcs_calls.TIMEOUT_SECONDS,
+            retry=None,
+        )
         try:
-            gcs_calls.call(
-                self._path, "write", lambda: self._blob.upload_from_string(data, **options)
-            )
+            gcs_calls.call(self._path, "write", send)
         except gcs_calls.PreconditionFailed:
             return False
         return True

@@ -10,14 +10,14 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from operator import itemgetter
 from pathlib import Path
 from typing import BinaryIO
 
 from pipeline.errors import StorageError
-from pipeline.storage.storage import Sink, Stat, explained, join, past_end
+from pipeline.storage.storage import Change, Listing, Ranges, Sink, Stat, explained, join, past_end
 
 LOCK_SECONDS = 60.0  # an update takes milliseconds
 _HIDDEN = re.compile(r"\.(.+)\.\d+\.[0-9a-f]{8}\.tmp")  # see _hidden_beside
@@ -53,7 +53,7 @@ class LocalStorage:
         with _naming(path, "read"), open(path, "rb", opener=_open_regular) as file:
             return file.read()
 
-    def read_ranges(self, ranges: Iterable[tuple[str, int, int]]) -> Iterator[bytes]:
+    def read_ranges(self, ranges: Ranges) -> Iterator[bytes]:
         """See Storage. Consecutive ranges of one file cost one open.
 
         There is no check for a named pipe: callers have asked for the size of the file before."""
@@ -101,7 +101,7 @@ class LocalStorage:
                 return False
             return True
 
-    def update(self, path: str, change: Callable[[bytes | None], bytes]) -> None:
+    def update(self, path: str, change: Change) -> None:
         """See Storage. Holds a lock on the directory, which the system releases when the process
         ends."""
         target = Path(path)
@@ -112,10 +112,10 @@ class LocalStorage:
                 with self.publish(path) as sink:
                     sink.write(data)
 
-    def list(self, directory: str) -> dict[str, Stat]:
+    def list(self, directory: str) -> Listing:
         return self.entries(directory)[0]
 
-    def entries(self, directory: str) -> tuple[dict[str, Stat], Sequence[str]]:
+    def entries(self, directory: str) -> tuple[Listing, Sequence[str]]:
         """See Storage. Anything else, such as a pipe or a dangling link, is listed as an empty
         file."""
         files: dict[str, Stat] = {}

@@ -8,7 +8,7 @@ import errno
 import gzip
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from multiprocessing import get_context
 from multiprocessing.pool import Pool, ThreadPool
 from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
@@ -51,6 +51,14 @@ class Stat(NamedTuple):
         )
 
 
+Listing = Mapping[str, Stat]
+"""What a storage reports about files, by name or path."""
+Ranges = Iterable[tuple[str, int, int]]
+"""(path, offset, size) of each."""
+Change = Callable[[bytes | None], bytes]
+"""From the content of a file, None if there is none, to its new content."""
+
+
 class Sink(Protocol):
     """Accepts the bytes of a new file, in order."""
 
@@ -79,7 +87,7 @@ class Storage(Protocol):
         """The content of the file."""
         ...
 
-    def read_ranges(self, ranges: Iterable[tuple[str, int, int]]) -> Iterator[bytes]:
+    def read_ranges(self, ranges: Ranges) -> Iterator[bytes]:
         """The bytes of each (path, offset, size), in order. A range past the end is an error, never
         short data."""
         ...
@@ -101,7 +109,7 @@ class Storage(Protocol):
         one wins."""
         ...
 
-    def update(self, path: str, change: Callable[[bytes | None], bytes]) -> None:
+    def update(self, path: str, change: Change) -> None:
         """Replaces the content of a small file with `change(content)`. `change` gets None if there
         is no file.
 
@@ -109,12 +117,12 @@ class Storage(Protocol):
         called repeatedly."""
         ...
 
-    def list(self, directory: str) -> dict[str, Stat]:
+    def list(self, directory: str) -> Listing:
         """Name -> `stat` of each file directly in a directory, sorted by name; {} if there is no
         such directory."""
         ...
 
-    def entries(self, directory: str) -> tuple[dict[str, Stat], Sequence[str]]:
+    def entries(self, directory: str) -> tuple[Listing, Sequence[str]]:
         """What `list` returns, and the sorted names of the subdirectories, at the cost of one
         listing."""
         ...
