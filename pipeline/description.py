@@ -138,22 +138,19 @@ def renumberings(
     for key in sorted(keys):
         _check_feature(model, data, name, key)
         ours = model.names(key)
-        theirs = data.names(key)
-        if ours is None or theirs is None:
-            if ours is not theirs and key not in target:
-                kinds = "categories", "numbers"
-                there, here = kinds if theirs else kinds[::-1]
+        labels = data.names(key)
+        if ours is None or labels is None:
+            if ours is not labels and key not in target:
+                kinds = ("categories, and numbers", "numbers, and categories")
                 raise OptionError(
-                    f"{name}: {key!r} has {there}, and {here} in the data of the model. {_REMEDY}"
+                    f"{name}: {key!r} has {kinds[labels is None]} in the data of the model. "
+                    f"{_REMEDY}"
                 )
             continue
-        renumbering = Renumbering(
-            theirs, _numbers(ours, theirs, name, target.get(key, 0)), key in target, strict
-        )
+        numbers = _numbers(ours, labels, name, target.get(key, 0))
+        renumbering = Renumbering(labels, numbers, key in target, strict)
         unknown = [
-            each
-            for each, number in zip(theirs.names, renumbering.numbers, strict=False)
-            if number == MISSING
+            each for each, number in zip(labels.names, numbers, strict=False) if number == MISSING
         ]
         if renumbering.is_target and unknown and strict:
             raise OptionError(
@@ -170,25 +167,24 @@ def renumberings(
 _REMEDY = "Convert them like the training data."
 
 
-def _numbers(ours: Labels, theirs: Labels, name: str, classes: int) -> np.ndarray:
-    if ours.names == theirs.names:
+def _numbers(ours: Labels, labels: Labels, name: str, classes: int) -> np.ndarray:
+    if ours.names == labels.names:
         return ours.base + np.arange(max(ours.count, classes))  # the last ones may have no name
-    for labels in (ours, theirs):
-        if len(set(labels.names)) < labels.count:
-            raise OptionError(
-                f"{name}: the classes of {ours.key!r} differ from the model's, and some have the "
-                f"same name. {_REMEDY}"
-            )
+    if any(len(set(each.names)) < each.count for each in (ours, labels)):
+        raise OptionError(
+            f"{name}: the classes of {ours.key!r} differ from the model's, and some have the same "
+            f"name. {_REMEDY}"
+        )
     numbers = {each: number for number, each in enumerate(ours.names, ours.base)}
-    return np.array([numbers.get(each, MISSING) for each in theirs.names], np.int64)
+    return np.array([numbers.get(each, MISSING) for each in labels.names], np.int64)
 
 
 def _check_feature(model: Description, data: Description, name: str, key: str) -> None:
     ours = model.schema.features.get(key)
-    theirs = data.schema.features.get(key)
-    if ours and theirs and (ours.dtype, ours.shape) != (theirs.dtype, theirs.shape):
+    feature = data.schema.features.get(key)
+    if ours and feature and (ours.dtype, ours.shape) != (feature.dtype, feature.shape):
         raise OptionError(
-            f"{name}: {key!r} is {theirs.dtype} {[*theirs.shape]}, and {ours.dtype} "
+            f"{name}: {key!r} is {feature.dtype} {[*feature.shape]}, and {ours.dtype} "
             f"{[*ours.shape]} in the data of the model. {_REMEDY}"
         )
 
@@ -197,13 +193,13 @@ def _check_text(model: Description, data: Description, name: str) -> None:
     if model.text is None or data.text is None:
         return
     ours = model.text.tokenizer.settings()
-    theirs = data.text.tokenizer.settings()
-    for setting in {**ours, **theirs}:
-        if ours.get(setting) != theirs.get(setting):
-            there, here = (repr(each.get(setting))[:_SHOWN] for each in (theirs, ours))
+    settings = data.text.tokenizer.settings()
+    for setting in {**ours, **settings}:
+        if ours.get(setting) != settings.get(setting):
+            value, of_model = (repr(each.get(setting))[:_SHOWN] for each in (settings, ours))
             raise OptionError(
-                f"{name}: its tokenizer has {setting} {there}, and that of the model {here}, so "
-                "its tokens mean something else. Convert the texts with the model's tokenizer."
+                f"{name}: its tokenizer has {setting} {value}, and that of the model {of_model}, "
+                "so its tokens mean something else. Convert the texts with the model's tokenizer."
             )
 
 

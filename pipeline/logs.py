@@ -12,6 +12,7 @@ from typing import TextIO
 
 from pipeline.errors import printable
 
+_OURS = ("trainer", "pipeline")
 _PROBE = logging.makeLogRecord({"name": "name", "levelname": "LEVEL", "msg": "message"})
 
 
@@ -28,7 +29,7 @@ def show(level: int = logging.INFO) -> None:
         if handler.format(_PROBE) == logging.Formatter(logging.BASIC_FORMAT).format(_PROBE):
             # absl's, set when Orbax was imported
             handler.setFormatter(logging.Formatter("%(message)s"))
-    for ours in ("trainer", "pipeline"):
+    for ours in _OURS:
         logging.getLogger(ours).setLevel(level)
     for orbax in ("absl", "asyncio"):  # it logs a failure several times with stacks, then raises it
         logging.getLogger(orbax).setLevel(logging.CRITICAL)
@@ -38,15 +39,14 @@ def show(level: int = logging.INFO) -> None:
 def errors_only() -> Iterator[None]:
     """Drops infeed's warnings and lesser lines inside the block: for a command that says itself
     what they say."""
-    ours = [logging.getLogger(name) for name in ("trainer", "pipeline")]
-    levels = [each.level for each in ours]
-    for each in ours:
-        each.setLevel(logging.ERROR)
+    levels = {ours: ours.level for ours in map(logging.getLogger, _OURS)}
+    for ours in levels:
+        ours.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        for each, level in zip(ours, levels, strict=True):
-            each.setLevel(level)
+        for ours, level in levels.items():
+            ours.setLevel(level)
 
 
 def logger(name: str) -> logging.Logger:

@@ -74,9 +74,9 @@ class TensorFlowOp:
             if specs not in self._graphs:
                 self._graphs[specs] = _traced(self.op, specs)
         graph = self._graphs[specs]
-        given = {key: tf.constant(features[key]) for key in self.reads}
+        inputs = {key: tf.constant(features[key]) for key in self.reads}
         try:
-            tensors = graph(given, tf.constant(rng.key, tf.int32))
+            tensors = graph(inputs, tf.constant(rng.key, tf.int32))
         except tf.errors.InvalidArgumentError as e:
             raise SchemaError(f"{self.op!r}: {e.message.partition(chr(10))[0]}") from e
         return {key: value.numpy() for key, value in tensors.items()}

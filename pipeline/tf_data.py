@@ -173,9 +173,7 @@ def _padded(batch: Any, global_batch: int) -> Any:
 
 
 def _rows(hosts: Hosts, global_batch: int) -> np.ndarray:
-    return np.concatenate(
-        [np.arange(part.start, part.stop) for part in hosts.host_rows(global_batch)]
-    )
+    return np.concatenate(list(map(np.asarray, hosts.host_rows(global_batch))))
 
 
 def _of_host(program: TfProgram) -> tf.data.Dataset:
@@ -202,7 +200,6 @@ def _of_one_host(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def _carrying(dataset: Any, data: DatasetInput | TfProgram) -> tf.data.Dataset:
-    dataset.infeed_input = (
-        data  # by this name the trainer finds it; what `map` and others return does not have it
-    )
+    # by this name the trainer finds it; what `map` and others return does not have it
+    dataset.infeed_input = data
     return dataset

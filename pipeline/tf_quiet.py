@@ -15,7 +15,7 @@ JAX_CAME_FIRST = "jax" in sys.modules  # TensorFlow imports parts of it
 # TensorFlow's libraries log a lot as they load (CPU features, no GPU driver), before they read any
 # log level.
 _level = os.environ.get("TF_CPP_MIN_LOG_LEVEL")
-_wanted = _level == "0"
+_verbose = _level == "0"
 # JAX sets 1 when it is imported
 _chosen = _level is not None and not (_level == "1" and "jax" in sys.modules)
 if not _chosen:
@@ -23,7 +23,7 @@ if not _chosen:
     # name no record.
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
-with contextlib.nullcontext() if _wanted else quiet_libraries():
+with contextlib.nullcontext() if _verbose else quiet_libraries():
     try:
         import tensorflow as tf
     except ModuleNotFoundError as e:

@@ -20,6 +20,7 @@ from pipeline.storage.schemes import open_storage
 
 # The special tokens of well-known tokenizers, such as those of Llama, Gemma, BERT and GPT-2.
 _STARTS = ("<|begin_of_text|>", "<bos>", "<s>", "[CLS]", "<|startoftext|>", "<|endoftext|>")
+_REMEDY = " Repair the tokenizer, or give another."
 _ENDS = ("<|end_of_text|>", "<eos>", "</s>", "[SEP]", "<|endoftext|>")
 
 
@@ -144,18 +145,14 @@ class HuggingFaceTokenizer:
         ]
 
     def _encoded(self, method: str, texts: Sequence[str]) -> Sequence[Any]:
-        with _explained(
-            f"{self.path} cannot encode a text", " Repair the tokenizer, or give another."
-        ):
+        with _explained(f"{self.path} cannot encode a text", _REMEDY):
             return getattr(_loaded(self.path, self.digest), method)(
                 list(texts), add_special_tokens=False
             )
 
     def decode(self, tokens: Tokens) -> str:
         """See Tokenizer."""
-        with _explained(
-            f"{self.path} cannot decode tokens", " Repair the tokenizer, or give another."
-        ):
+        with _explained(f"{self.path} cannot decode tokens", _REMEDY):
             return _loaded(self.path, self.digest).decode(
                 [int(token) for token in tokens], skip_special_tokens=True
             )
@@ -183,11 +180,12 @@ def open_hugging_face(
             f"{path} has a dropout of {dropout}: a text would have other tokens every time. Set it "
             "to null in the file."
         )
-    roles = (
-        _role(loaded, path, f"--{role}-token", given, known)
-        for role, given, known in (("start", start, _STARTS), ("end", end, _ENDS))
+    return HuggingFaceTokenizer(
+        path,
+        digest,
+        _role(loaded, path, "--start-token", start, _STARTS),
+        _role(loaded, path, "--end-token", end, _ENDS),
     )
-    return HuggingFaceTokenizer(path, digest, *roles)
 
 
 @functools.lru_cache(4)
@@ -221,16 +219,17 @@ def _ends(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarray:
     return np.maximum.accumulate(ends)
 
 
-def _role(loaded: Any, path: str, option: str, given: str | None, known: Sequence[str]) -> int:
-    for token in (given,) if given is not None else known:
-        if (number := loaded.token_to_id(token)) is not None:
+def _role(loaded: Any, path: str, option: str, token: str | None, usual: Sequence[str]) -> int:
+    """The number of a token; of the first of the `usual` ones that there is, if it is None."""
+    for each in usual if token is None else (token,):
+        if (number := loaded.token_to_id(each)) is not None:
             return number
-    if given is None:
+    if token is None:
         raise OptionError(
-            f"{path} has none of the tokens {', '.join(known)}. Give one of its own as {option}."
+            f"{path} has none of the tokens {', '.join(usual)}. Give one of its own as {option}."
         )
     raise OptionError(
-        f"{option}={given}: {path} has no such token.{did_you_mean(given, loaded.get_vocab())}"
+        f"{option}={token}: {path} has no such token.{did_you_mean(token, loaded.get_vocab())}"
     )
 
 

@@ -9,9 +9,8 @@ from types import TracebackType
 
 from pipeline.errors import InfeedError, keeps_all_frames, only, printable, user_frames
 
-JAX_NOTE = (
-    "-----"  # starts the note that JAX adds to an error in a program, about its own stack frames
-)
+# starts the note that JAX adds to an error in a program, about its own stack frames
+JAX_NOTE = "-----"
 SHORTENED = "Only your own frames are shown. JAX_TRACEBACK_FILTERING=off shows all."
 MAX_CHARACTERS, MAX_CODE = 600, 150  # of an error and of a line of code, on one line
 
@@ -35,10 +34,9 @@ def described(error: BaseException) -> str:
     text = " ".join(str(error).split())
     if len(text) > MAX_CHARACTERS:
         text = f"{text[:MAX_CHARACTERS]} ..."
-    said = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return printable(
-        " ".join([said, *(f"({note})" for note in notes_of(error) if note != SHORTENED)])
-    )
+    head = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    notes = (f"({note})" for note in notes_of(error) if note != SHORTENED)
+    return printable(" ".join([head, *notes]))
 
 
 def notes_of(error: BaseException) -> list[str]:
@@ -60,13 +58,11 @@ class ShortErrors:
         if not isinstance(error, Exception) or trace is None or keeps_all_frames():
             return
         users = user_frames(trace)
-        if not users and not isinstance(error, InfeedError):
+        of_user = not isinstance(error, InfeedError)
+        if of_user and not users:
             return
         error.__traceback__ = only(users)
-        error.__notes__ = [
-            *notes_of(error),
-            *([] if isinstance(error, InfeedError) else [SHORTENED]),
-        ]
+        error.__notes__ = notes_of(error) + [SHORTENED] * of_user
 
 
 def _short(code: str | None) -> str:

@@ -115,7 +115,8 @@ class Parser(argparse.ArgumentParser):
 def exit_with(main: Callable[[], int | None], interrupted: str = "interrupted.") -> None:
     """Runs a command line's main. Exits with what it returns, 2 on an InfeedError, 130 on Ctrl-C,
     141 if nobody reads what it prints, as after `| head`."""
-    status, command = None, False
+    status = None
+    command = False
     try:
         command = ctrl_c_raises()
         with ends_when_not_read():

@@ -6,13 +6,15 @@ Memory does not grow with the records: of each feature a bounded number of value
 import io
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from PIL import Image
+from rich.progress import track
 
+from pipeline.commands.command import Console
 from pipeline.commands.dataset_texts import Values
 from pipeline.commands.index_builder import labels_of
 from pipeline.errors import InfeedError
@@ -66,7 +68,8 @@ class Facts:
 
 def spread(total: int, count: int) -> np.ndarray:
     """Record numbers (all, if there are no more), spread evenly over the split."""
-    return np.arange(min(count, total)) * total // max(1, min(count, total))
+    count = min(count, total)
+    return np.arange(count) * total // max(1, count)
 
 
 def sample(total: int, count: int) -> np.ndarray:
@@ -78,18 +81,19 @@ def sample(total: int, count: int) -> np.ndarray:
     ).astype(int)
 
 
-def gathered(
-    reader: IndexedRecords, ids: np.ndarray, progress: Any = None, *, only_labels: bool = False
-) -> Facts:
-    """The facts of these records. progress: wraps the groups of records, as rich's track does, with
-    their number.
+def gathered(reader: IndexedRecords, ids: np.ndarray, *, only_labels: bool = False) -> Facts:
+    """The facts of these records. Shows the progress on a terminal.
 
     only_labels: leaves out everything else, which takes longer. Raises StorageError."""
     manifest = reader.manifest
     facts = Facts()
-    groups = [ids[at : at + RECORDS_PER_READ] for at in range(0, len(ids), RECORDS_PER_READ)]
-    batches: Iterable[Any] = reader.read(weighed(reader, groups))
-    for records in progress(batches, len(groups)) if progress else batches:
+    groups = np.split(ids, range(RECORDS_PER_READ, len(ids), RECORDS_PER_READ))
+    batches = reader.read(weighed(reader, groups))
+    console = Console(stderr=True)
+    hidden = not console.is_terminal
+    for records in track(
+        batches, "reading", len(groups), console=console, disable=hidden, transient=True
+    ):
         for record in records:
             try:
                 values = decode_example(intact(record).payload)
@@ -184,10 +188,10 @@ def _add(facts: Facts, manifest: Manifest, values: Mapping[str, Sequence[Any]]) 
             continue
         if None in feature.shape:
             facts.lengths[key].add([len(items)])
-        if feature.content == "image":
-            _add_images(facts, key, items)
-        elif feature.dtype == "bytes":
-            facts.sizes[key].add([len(item) for item in items])
+        if feature.dtype == "bytes":
+            facts.sizes[key].add(list(map(len, items)))
+            if feature.content == "image":
+                _add_images(facts, key, items)
         elif not (packed and feature.shape) and not (
             manifest.labels and key == manifest.labels.key
         ):
@@ -200,7 +204,6 @@ def _add(facts: Facts, manifest: Manifest, values: Mapping[str, Sequence[Any]]) 
 
 
 def _add_images(facts: Facts, key: str, items: Sequence[bytes]) -> None:
-    facts.sizes[key].add([len(item) for item in items])
     for item in items:
         try:
             with Image.open(io.BytesIO(item)) as image:  # reads only the header

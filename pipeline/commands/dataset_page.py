@@ -29,7 +29,7 @@ from pipeline.commands.dataset_texts import (
 from pipeline.commands.shown_records import OF_FILES, ShownRecord
 from pipeline.pages.figures import histogram
 from pipeline.pages.page import Bars, Block, Code, Figures, Note, Page, Pictures, Section, Table
-from pipeline.shards.manifest import INDEX_WRITER, Manifest, SplitEntry
+from pipeline.shards.manifest import Manifest, SplitEntry
 from pipeline.shards.naming import rejects_file
 from pipeline.sizes import counted, format_bytes, format_seconds
 from pipeline.sources.indexed_records import FILE_NAME_KEYS
@@ -45,6 +45,7 @@ ALIKE = (
     "Reasons that differ only in their numbers are counted together; the text is that of the "
     "example."
 )
+OPAQUE = Note("Records are opaque: infeed does not parse their bytes.")
 NO_RECIPE = (
     "None of infeed's recipes trains on these records unchanged. docs/recipes.md shows how to "
     "write one."
@@ -67,6 +68,7 @@ def dataset_page(
         Note(f"{split.name}: {split.damage}", warning=True) for split in splits if split.damage
     ]
     splits_table = Table(SPLITS, list(split_rows(manifest))).without_empty_columns()
+    features = Table(FEATURES, list(feature_rows(manifest)))
     sections = [Section("", [_figures(manifest, main), *warnings])]
     if main:
         sections += [
@@ -83,7 +85,7 @@ def dataset_page(
             if split is not main
         ),
         ("Splits and shards", [splits_table, *_shards(manifest)]),
-        ("Features", [_features(manifest)]),
+        ("Features", [OPAQUE if manifest.schema.opaque else features.without_empty_columns()]),
         ("Text", _text(manifest, text)),
         ("Distributions", [block for split in splits for block in _distributions(split, charts)]),
         ("Rejected inputs", [block for split in splits for block in _rejects(manifest, split)]),
@@ -136,12 +138,6 @@ def _shards(manifest: Manifest) -> Iterator[Block]:
             )
 
 
-def _features(manifest: Manifest) -> Block:
-    if manifest.schema.opaque:
-        return Note("Records are opaque: infeed does not parse their bytes.")
-    return Table(FEATURES, list(feature_rows(manifest))).without_empty_columns()
-
-
 def _text(manifest: Manifest, text: TextInfo | None) -> list[Block]:
     if text is None:
         return []
@@ -186,7 +182,7 @@ def _records(records: Sequence[ShownRecord], title: str) -> Table:
     rows = []
     for record in records:
         text = record.problem or " · ".join(record.texts)
-        values = (record.values.get(key, "") for key in shown)
+        values = [record.values.get(key, "") for key in shown]
         rows.append((record.number, record.label, record.name, text, *values))
     note = f"{_more(more, 'feature')} not shown." if more > 0 else ""
     return Table(
@@ -202,8 +198,9 @@ def _lines(record: ShownRecord) -> list[str]:
 
 
 def _first(lines: Sequence[str], what: str) -> list[str]:
-    more = len(lines) - MOST_LINES
-    return [*lines[:MOST_LINES], *([f"and {counted(more, f'more {what}')}"] if more > 0 else [])]
+    if len(lines) <= MOST_LINES:
+        return [*lines]
+    return [*lines[:MOST_LINES], f"and {counted(len(lines) - MOST_LINES, f'more {what}')}"]
 
 
 def _more(count: int, what: str) -> str:
@@ -302,8 +299,7 @@ def _origin(manifest: Manifest, splits: Sequence[SplitFacts]) -> Table:
 
 def of_dataset(manifest: Manifest) -> Iterator[tuple[str, str]]:
     """(what, value) of the dataset."""
-    indexed = manifest.writer.startswith(INDEX_WRITER)
-    note = ": an index of existing TFRecord files" if indexed else ""
+    note = ": an index of existing TFRecord files" if manifest.is_index else ""
     yield "written by", (manifest.writer or "an unknown program") + note
     yield "schema", manifest.schema.name
     if labels := manifest.labels:

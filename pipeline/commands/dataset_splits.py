@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from html import escape
-from typing import Any
 
 from pipeline.commands.dataset_facts import Facts, damage, gathered, looked_at, spread
 from pipeline.commands.dataset_texts import row_text
@@ -70,12 +69,9 @@ def split_facts(
     *,
     samples: int,
     every: bool,
-    progress: Any = None,
 ) -> SplitFacts:
-    """Reads the facts and samples of a split. every: of all records, not of a sample. progress: see
-    gathered.
-
-    Raises StorageError."""
+    """Reads the facts and samples of a split. every: of all records, not of a sample. Raises
+    StorageError."""
     storage = open_storage(manifest.directory)
     directory = manifest.directory
     facts_of_split = SplitFacts(
@@ -87,7 +83,7 @@ def split_facts(
         return facts_of_split
     reader = IndexedRecords(manifest, split, storage)
     ids, whose = looked_at(reader, every)
-    facts = Facts() if manifest.schema.opaque else gathered(reader, ids, progress)
+    facts = Facts() if manifest.schema.opaque else gathered(reader, ids)
     text_of = None if text is None else partial(row_text, text)
     shown = show_records(reader, spread(reader.info.num_records, samples), text_of)
     return replace(

@@ -274,13 +274,10 @@ def _splits(manifest: Manifest, train: str) -> list[str]:
     if not others:
         return ["--train-split", f"{train}[:90%]", "--eval-split", f"{train}[90%:]"]
     options = [] if train == "train" else ["--train-split", train]
-    if "validation" in others:
-        return options
-    return [
-        *options,
-        "--eval-split",
-        next((name for name in others if name.startswith("val")), others[0]),
-    ]
+    if "validation" not in others:
+        similar = [name for name in others if name.startswith("val")]
+        options += ["--eval-split", [*similar, *others][0]]
+    return options
 
 
 def _image(manifest: Manifest) -> str | None:

@@ -12,14 +12,13 @@ if __name__ == "__main__":
 import io
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 from rich.console import Group
-from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
@@ -98,10 +97,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         manifest = replace(manifest, splits={args.split: manifest.split(args.split)})
     text = _text_info(manifest)
     if not on_page:
-        print_description(manifest, text, samples, args.all, _tracked)
+        print_description(manifest, text, samples, args.all)
         return
     splits = [
-        split_facts(manifest, split, text, samples=samples, every=args.all, progress=_tracked)
+        split_facts(manifest, split, text, samples=samples, every=args.all)
         for split in sorted(manifest.splits)
     ]
     command = (
@@ -131,23 +130,14 @@ def _text_info(manifest: Manifest) -> TextInfo | None:
         return None
 
 
-def _tracked(items: Iterable[Any], count: int) -> Iterable[Any]:
-    console = Console(stderr=True)
-    return track(
-        items, "reading", count, console=console, disable=not console.is_terminal, transient=True
-    )
-
-
 _BAR_WIDTH, _MAX_BARS, _MAX_TEXT, _MAX_ROW_TEXT = 32, 20, 60, 600
 
 
-def print_description(
-    manifest: Manifest, text: TextInfo | None, samples: int, every: bool, progress: Any
-) -> None:
+def print_description(manifest: Manifest, text: TextInfo | None, samples: int, every: bool) -> None:
     """Prints schema, splits, shard sizes, labels and, of each split, this number of records.
 
     text: how its text became tokens, if it is packed text. every: counts the labels of all records.
-    progress: see facts.gathered. Raises InfeedError."""
+    Raises InfeedError."""
     console = Console()
     title = (
         f"{manifest.name}, schema {manifest.schema.name!r}, written by "
@@ -164,10 +154,9 @@ def print_description(
     for split, columns in read_statistics(
         open_storage(manifest.directory), manifest.directory
     ).items():
-        if split not in manifest.splits:
-            continue
         rows = ([name, *map(_statistic, asdict(each).values())] for name, each in columns.items())
-        console.print(table(COLUMNS, rows, f"{split}: columns"))
+        if split in manifest.splits:
+            console.print(table(COLUMNS, rows, f"{split}: columns"))
     for split, entry in sorted(manifest.splits.items()):
         say(
             console,
@@ -178,17 +167,24 @@ def print_description(
         if entry.num_records:
             reader = IndexedRecords(manifest, split, open_storage(manifest.directory))
             if entry.num_records <= MAX_RECORDS:
-                say(console, _requests(planned_requests(reader)))
+                requests = planned_requests(reader)
+                say(
+                    console,
+                    f"training in batches of {requests.batch:,} from a bucket: "
+                    f"{requests.requests:.1f} requests and {format_bytes(requests.num_bytes)} per "
+                    "batch",
+                )
             if manifest.labels:
-                console.print(_label_bars(reader, manifest.labels, every, progress))
-            for number in facts.spread(reader.info.num_records, samples).tolist():
+                console.print(_label_bars(reader, manifest.labels, every))
+            for number in facts.spread(entry.num_records, samples).tolist():
                 console.print(_record_table(reader, number, text))
 
 
 def _statistic(value: Any) -> str:
-    categories = value.items() if isinstance(value, Mapping) else ()
-    listed = shortened(", ".join(f"{name} {count:,}" for name, count in categories), _MAX_TEXT)
-    return listed if value is None or isinstance(value, Mapping) else _item(None, value)
+    if isinstance(value, Mapping):
+        counts = (f"{name} {count:,}" for name, count in value.items())
+        return shortened(", ".join(counts), _MAX_TEXT)
+    return "" if value is None else _item(None, value)
 
 
 class Requests(NamedTuple):
@@ -235,16 +231,9 @@ def planned_requests(records: IndexedRecords) -> Requests:
     return Requests(batch, requests / steps, num_bytes / steps)
 
 
-def _requests(requests: Requests) -> str:
-    return (
-        f"training in batches of {requests.batch:,} from a bucket: {requests.requests:.1f} "
-        f"requests and {format_bytes(requests.num_bytes)} per batch"
-    )
-
-
-def _label_bars(reader: IndexedRecords, labels: Labels, every: bool, progress: Any) -> Group:
+def _label_bars(reader: IndexedRecords, labels: Labels, every: bool) -> Group:
     ids, whose = facts.looked_at(reader, every)
-    facts_of_labels = facts.gathered(reader, ids, progress, only_labels=True)
+    facts_of_labels = facts.gathered(reader, ids, only_labels=True)
     counts = facts_of_labels.labels
     rows, note = label_rows(labels, counts, _MAX_BARS)
     title = f"{reader.split}: labels of {whose}; {occurring(labels, counts)}."
@@ -254,8 +243,10 @@ def _label_bars(reader: IndexedRecords, labels: Labels, every: bool, progress: A
 
 def _bars(title: str, rows: Sequence[tuple[str, int]], unit: str) -> Group:
     most = max((count for _, count in rows), default=0)
-    bars = ("█" * round(_BAR_WIDTH * count / most) or ("▏" if count else "") for _, count in rows)
-    cells = ((*row, bar) for row, bar in zip(rows, bars, strict=True))
+    cells = (
+        (name, count, "█" * round(_BAR_WIDTH * count / most) or ("▏" if count else ""))
+        for name, count in rows
+    )
     # a table would wrap its own title to its width
     return Group(Text(f"\n{title}"), table(("", unit, ""), cells))
 

@@ -52,18 +52,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     _refuse_other_files(storage, directory, files)
     schema = read_schema(args.schema_file) if args.schema_file else None
     splits = _read(console, storage, directory, files, schema)
-    damaged = [
-        problem
-        for indexed in splits.values()
-        for file in indexed.files
-        for problem in file.problems
-    ]
+    damaged = sum(len(file.problems) for indexed in splits.values() for file in indexed.files)
     if damaged:
         say(
             console,
-            f"Nothing was written: {len(damaged):,} problems were found. Copy these files again; "
+            f"Nothing was written: {damaged:,} problems were found. Copy these files again; "
             "or leave the records out: python -m converters.tfrecord_to_gcs "
-            f"--raw-data-dir={directory} --max-bad-records={len(damaged)} --output=...",
+            f"--raw-data-dir={directory} --max-bad-records={damaged} --output=...",
         )
         return 1
     _publish(storage, directory, splits, args, schema)
@@ -130,8 +125,7 @@ def _refuse_conversions(storage: Storage, directory: str) -> None:
     """Raises ConversionError for the output of a conversion, whose manifest contains more than an
     indexed one."""
     manifest = find_manifest(directory, storage)
-    converted = manifest is not None and not manifest.writer.startswith(INDEX_WRITER)
-    if converted or storage.list(join(directory, "_shards")):
+    if (manifest and not manifest.is_index) or storage.list(join(directory, "_shards")):
         raise ConversionError(
             f"{directory} is the output of a conversion, which writes its own index. If it has not "
             "finished, run its command again; infeed verify checks that it is complete."

@@ -22,7 +22,7 @@ from pipeline.errors import Reject, SchemaError, StorageError
 from pipeline.pages.figures import UNREADABLE
 from pipeline.raw.jpeg import decode_image, decode_jpeg
 from pipeline.shards.example_decoding import Layout, example_layout
-from pipeline.shards.frames import MAX_INDEXED_BYTES, Frame, crc32c, read_frames
+from pipeline.shards.frames import MAX_INDEXED_BYTES, crc32c, read_frames
 from pipeline.shards.manifest import ShardEntry, SplitEntry
 from pipeline.shards.naming import add_digests, hex_digest, key_digest, record_key
 from pipeline.shards.schema import Labels, Schema
@@ -190,13 +190,14 @@ class IndexBuilder:
                 self.storage, path, stat.bytes, PIECE_BYTES, checksum, read=self.read
             )
             for frame in read_frames(pieces, None, min(stat.bytes, MAX_INDEXED_BYTES)):
-                problem = frame.problem or self._problem_inside(frame.payload, guess)
-                if problem:
+                if problem := frame.problem or self._problem_inside(frame.payload, guess):
                     file.problems.append(
                         f"{path}, record {frame.record} at byte {frame.offset}: {problem}"
                     )
-                else:
-                    self._add(file, frame)
+                    continue
+                file.rows.extend((len(frame.payload), frame.crc))
+                key = record_key(self.split, name, frame.record)
+                file.key_digest += key_digest([key.encode("utf-8", "surrogateescape")])
         except StorageError as e:
             file.problems.append(f"{e}")
         file.schema = self.schema if file.rows and self.schema else guess.schema
@@ -212,8 +213,3 @@ class IndexBuilder:
             return payload_problem(self.schema, payload)
         guess.add(payload)
         return ""
-
-    def _add(self, file: IndexedFile, frame: Frame) -> None:
-        file.rows.extend((len(frame.payload), frame.crc))
-        key = record_key(self.split, file.name, frame.record).encode("utf-8", "surrogateescape")
-        file.key_digest += key_digest([key])

@@ -92,7 +92,7 @@ def _shown(
     if text:
         texts.append(_on_one_line(text))
     pictured = [key for key, _ in pictures]
-    shown_elsewhere = {*pictured} | ({source.labels.key} if source.labels else set())
+    shown_elsewhere = [*pictured, source.labels and source.labels.key]
     rest = {
         key: value
         for key, value in values.items()
@@ -126,7 +126,8 @@ def _pictures(
     problems = list[str]()
     pictures = list[tuple[str, Picture]]()
     for key, item in images[:MOST_PICTURES]:
-        if picture := _picture(item, f"{alt}, {key}" if len(images) > 1 else alt):
+        draw = thumbnail if isinstance(item, bytes) else thumbnail_of_array
+        if picture := draw(item, f"{alt}, {key}" if len(images) > 1 else alt):
             pictures.append((key, picture))
         elif _holds(features, key) == "image":
             problems.append(f"{key}: unreadable image ({len(item):,} bytes)")
@@ -161,10 +162,6 @@ def _items(value: Any) -> list[Any]:
         if isinstance(value, np.ndarray) and value.dtype == object
         else [value]
     )
-
-
-def _picture(value: Any, alt: str) -> Picture | None:
-    return thumbnail(value, alt) if isinstance(value, bytes) else thumbnail_of_array(value, alt)
 
 
 def _texts(features: Features, values: Values, label: str) -> Iterator[str]:

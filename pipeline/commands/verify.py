@@ -25,7 +25,7 @@ from pipeline.commands.dataset_texts import occurring, outside
 from pipeline.commands.split_verifier import Cause, Problem, SplitVerifier, check_sidecars
 from pipeline.errors import ManifestError, OptionError
 from pipeline.shards.frames import FRAME_BYTES
-from pipeline.shards.manifest import INDEX_WRITER, Manifest, SplitEntry, read_manifest
+from pipeline.shards.manifest import Manifest, SplitEntry, read_manifest
 from pipeline.shards.sidecars import sidecar_texts, write_sidecars
 from pipeline.shards.split_index import SplitIndex
 from pipeline.sizes import counted, format_bytes
@@ -50,7 +50,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     sidecars = list(check_sidecars(storage, manifest))
     for problem in sidecars:
         say(console, f"damaged: {problem}")
-    table = _table()
+    names = ("split", "records", "bytes", "shards", "images", "keys", "result")
+    headers = (Column(name, no_wrap=True) for name in names)  # fits 80 columns
+    table = Table(
+        *headers, title="Verified", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
     notes = []
     problems_of_splits = {}
     with byte_bar(console) as progress:
@@ -116,7 +120,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _write_sidecars(console: Console, storage: Storage, manifest: Manifest) -> None:
-    if manifest.writer.startswith(INDEX_WRITER):
+    if manifest.is_index:
         raise OptionError(
             f"--write-sidecars: {manifest.directory} was indexed, not converted, so any files for "
             "TFDS in it are not infeed's. Leave the option out."
@@ -136,14 +140,6 @@ def _splits(names: Sequence[str] | None, manifest: Manifest) -> list[str]:
             f"{manifest.directory}: the manifest has no splits, so there is nothing to verify."
         )
     return sorted(set(names or manifest.splits))
-
-
-def _table() -> Table:
-    names = ("split", "records", "bytes", "shards", "images", "keys", "result")
-    headers = (Column(name, no_wrap=True) for name in names)  # fits 80 columns
-    return Table(
-        *headers, title="Verified", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
-    )
 
 
 def _row(verifier: SplitVerifier, problems: Sequence[Problem], decoded: bool) -> tuple[str, ...]:
@@ -218,7 +214,7 @@ def repairs(
     """One line per repair. problems: of each split. sidecars: those of the files for TFDS."""
     changed = _names(problems, "changed")
     wrong = _names(problems, "as converted")
-    if manifest.writer.startswith(INDEX_WRITER):
+    if manifest.is_index:
         yield from _of_indexed(changed, wrong)
     else:
         yield from _of_converted(manifest, changed, wrong)

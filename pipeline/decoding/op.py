@@ -13,6 +13,7 @@ a counter from 0. One round of NumPy costs as much for a batch as for a record, 
 batch share what is computed."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -31,16 +32,16 @@ Specs = Mapping[str, ArraySpec]
 Size = tuple[int, int]  # height, width
 
 
+@dataclass(eq=False)
 class Rng:
     """The random numbers of one record for one op. Each call continues the stream.
 
     key: two int32, uniform over all bits, the seed of the stream; for an op that needs no more than
     these."""
 
-    def __init__(self, batch: "_Batch", row: int) -> None:
-        self._batch = batch
-        self._row = row
-        self._next = 0
+    _batch: "_Batch"
+    _row: int
+    _next: int = 0
 
     @property
     def key(self) -> tuple[int, int]:
@@ -64,18 +65,16 @@ class Rng:
 
     def integers(self, low: int, high: int, size: int | None = None) -> Any:
         """An int from [low, high), or int64 [size]. high - low: at most 2^32."""
-        numbers = low + np.floor(
-            self.uniform(0, 1, 1 if size is None else size) * (high - low)
-        ).astype(np.int64)
-        return int(numbers[0]) if size is None else numbers
+        numbers = np.floor(self.uniform(0, high - low, size))
+        return low + (int(numbers) if size is None else numbers.astype(np.int64))
 
 
+@dataclass(eq=False)
 class _Batch:
     """The streams of one op for the records of a batch. keys: int32 [n, 2]."""
 
-    def __init__(self, keys: np.ndarray) -> None:
-        self.keys = keys
-        self._shared = None
+    keys: np.ndarray
+    _shared: np.ndarray | None = None
 
     def words(self, row: int, count: int) -> np.ndarray:
         """The first words of a record's stream: uint32 [count]."""

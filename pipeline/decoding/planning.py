@@ -58,7 +58,7 @@ class Step:
         number = isinstance(value, int | float) and spec.dtype != BYTES and holds(spec.dtype, value)
         array = np.asarray(value, spec.dtype if number else None)
         fits = len(array.shape) == len(spec.shape) and all(
-            known in (None, found) for found, known in zip(array.shape, spec.shape, strict=True)
+            known in (None, side) for side, known in zip(array.shape, spec.shape, strict=True)
         )
         if array.dtype != spec.dtype or not fits:
             raise SchemaError(
@@ -119,9 +119,9 @@ def planned(stored: Specs, ops: Sequence[Op]) -> Plan:
             )
         steps.append(Step(op, sets))
         specs = {key: spec for key, spec in specs.items() if key not in drops} | dict(sets)
-        dropped = {
-            key: by for key, by in (dropped | dict.fromkeys(drops, op)).items() if key not in sets
-        }
+        dropped |= dict.fromkeys(drops, op)
+        for key in sets:
+            dropped.pop(key, None)
     return Plan(steps, specs, dropped)
 
 

@@ -8,6 +8,7 @@ import itertools
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 
 import numpy as np
@@ -29,20 +30,18 @@ MOST_FETCHED = 64  # candidates to replace a bad record, fetched together
 Bad = CorruptRecordError | SchemaError
 
 
+@dataclass(eq=False)
 class BatchDecoder:
     """Makes the batches of `rows` rows of each delivery. Threads may share it.
 
     Raises, depending on on_error: CorruptRecordError, SchemaError naming the record,
     BadRecordsError."""
 
-    def __init__(
-        self, records: Records, decoder: Decoder, quarantine: Quarantine, rows: int
-    ) -> None:
-        self._records = records
-        self._decoder = decoder
-        self._quarantine = quarantine
-        self._rows = rows
-        self._seconds = TOGETHER_SECONDS  # per batch, lately
+    records: Records
+    decoder: Decoder
+    quarantine: Quarantine
+    rows: int
+    _seconds: float = TOGETHER_SECONDS  # per batch, lately
 
     def __call__(self, delivery: Delivery) -> Iterator[Batch]:
         """Its batches in order, as DatasetInput describes them."""
@@ -54,7 +53,7 @@ class BatchDecoder:
         batch waits for the records of others."""
         at = 0
         end = len(delivery.rows.record_ids)
-        rows = self._rows
+        rows = self.rows
         while at < end:
             count = max(1, min((end - at) // rows, int(TOGETHER_SECONDS / self._seconds)))
             part = delivery.part(at, at + count * rows)
@@ -87,7 +86,7 @@ class BatchDecoder:
         began = time.monotonic()
         ids = part.rows.record_ids
         batch = self._batch(ids, part.rows.seeds, ids >= 0, list(map(intact, part.records)), until)
-        self._seconds = (time.monotonic() - began) * self._rows / len(ids) + 1e-9
+        self._seconds = (time.monotonic() - began) * self.rows / len(ids) + 1e-9
         return batch
 
     def _batch(
@@ -104,10 +103,10 @@ class BatchDecoder:
         crc = np.zeros(len(ids), np.uint32)
         crc[counted] = [record.crc for record in records]
         payloads = [record.payload for record in records]
-        op_seed = op_seeds(seeds[counted], self._decoder.num_ops)
-        features = self._decoder(payloads, op_seed, np.where(counted, index, -1), until)
+        op_seed = op_seeds(seeds[counted], self.decoder.num_ops)
+        features = self.decoder(payloads, op_seed, np.where(counted, index, -1), until)
         reserved = {"_mask": counted.astype(np.float32), "_index": index, "_crc": crc}
-        if "_seed" in self._decoder.spec:
+        if "_seed" in self.decoder.spec:
             reserved["_seed"] = device_seeds(seeds) * counted[:, None].astype(np.uint32)
         return features | reserved
 
@@ -118,7 +117,7 @@ class BatchDecoder:
         seeds = rows.seeds
         records = dict(zip(np.flatnonzero(ids >= 0).tolist(), delivery.records, strict=True))
         bad_rows = self._bad_rows(ids, seeds, records)
-        if self._quarantine.on_error == "raise":
+        if self.quarantine.on_error == "raise":
             for _, first in bad_rows:
                 # `error` says the same, without the record
                 raise first from (error and error.__cause__)
@@ -126,19 +125,17 @@ class BatchDecoder:
         if error and not bad:
             raise error  # the rows fail only together
         self._note((int(ids[row]), e) for row, e in bad.items())
-        if self._quarantine.on_error == "skip":
+        if self.quarantine.on_error == "skip":
             for row in bad:
                 ids[row], seeds[row], records[row] = self._stand_in(
                     int(ids[row]), rows.seed, rows.epochs[row]
                 )
-            return self._batch(
-                ids, seeds, ids >= 0, [intact(record) for record in records.values()]
-            )
+            return self._batch(ids, seeds, ids >= 0, list(map(intact, records.values())))
         counted = ids >= 0
         counted[list(bad)] = False
         good = [intact(record) for row, record in records.items() if row not in bad]
         batch = self._batch(ids, seeds, counted, good)
-        crcs = self._records.info.crcs
+        crcs = self.records.info.crcs
         if crcs is not None:
             # The checksums an evaluation expects of the rows that it leaves out, not those found.
             batch["_crc"][list(bad)] = crcs[ids[list(bad)]]
@@ -167,7 +164,7 @@ class BatchDecoder:
                 if middle:
                     parts += [rows[middle:], rows[:middle]]
                 else:
-                    yield rows[0], SchemaError(f"{self._records.where(int(ids[rows[0]]))}: {e}")
+                    yield rows[0], SchemaError(f"{self.records.where(int(ids[rows[0]]))}: {e}")
 
     def _stand_in(
         self, record_id: int, seed: int, epoch: np.int64
@@ -184,21 +181,21 @@ class BatchDecoder:
                 return number, seeds[0], intact(record)
             self._note([(number, bad[0])])
         raise BadRecordsError(
-            f"{self._records.where(record_id)} is bad, and no other record can replace it, because "
+            f"{self.records.where(record_id)} is bad, and no other record can replace it, because "
             "all records of its source are bad. Check the ops and keys, or convert the data again."
         )
 
     def _records_after(self, record_id: int) -> Iterator[tuple[int, Record]]:
         """The candidates, fetched in growing groups: damage is rarely a single record."""
-        numbers = stand_ins(self._records.info.source_starts.tolist(), record_id)
+        numbers = stand_ins(self.records.info.source_starts.tolist(), record_id)
         size = 1
         while ids := list(itertools.islice(numbers, size)):
-            yield from zip(ids, fetch(self._records, np.array(ids)), strict=True)
+            yield from zip(ids, fetch(self.records, np.array(ids)), strict=True)
             size = min(2 * size, MOST_FETCHED)
 
     def _note(self, bad: Iterable[tuple[int, Bad]]) -> None:
-        self._quarantine.add(
-            [BadRecord(number, self._records.where(number), str(error)) for number, error in bad]
+        self.quarantine.add(
+            [BadRecord(number, self.records.where(number), str(error)) for number, error in bad]
         )
 
 
@@ -211,7 +208,7 @@ class Serving:
     record is a tf.train.Example, else "records"."""
 
     def __init__(self, records: Records, rows: RowDecoder) -> None:
-        self._records = records
+        self.records = records
         self.rows = rows
         specs = {key: feature_specs(rows.layout)[key] for key in rows.stored}
         fixed = all(None not in spec.shape for spec in specs.values())
@@ -223,7 +220,7 @@ class Serving:
     def payloads(self, record_ids: Sequence[int]) -> list[bytes]:
         """The bytes of these records. Raises CorruptRecordError for a damaged one, and
         StorageError."""
-        return fetch_payloads(self._records, record_ids)
+        return fetch_payloads(self.records, record_ids)
 
     def stored_features(self, payloads: Sequence[bytes]) -> dict[str, np.ndarray]:
         """The features `stored` of these records; none if that is None."""

@@ -60,12 +60,10 @@ def planned_rows(
 ) -> Iterator[Rows]:
     """These rows of the batches from a position on, `together` batches at a time; endless for
     training."""
-    left = order.remaining(position)
-    while left is None or left > 0:
+    while (left := order.remaining(position)) != 0:
         count = together if left is None else min(together, left)
         yield order.rows(position, rows, count)
         position = order.advance(position, count)
-        left = None if left is None else left - count
 
 
 class Turns:

@@ -17,6 +17,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,7 @@ def cached(records: Records, where: Cache, *, share: float = 1.0) -> "CachedReco
     return CachedRecords(records, DiskStore(records.info, directory, share), where, share)
 
 
+@dataclass(eq=False)
 class CachedRecords:
     """The Records of a source, read through a store. Errors of the source are passed on, every
     time.
@@ -248,18 +250,19 @@ class CachedRecords:
     info, block_starts, weigh, where: those of the source. cached_in, share: the arguments of
     `cached`. A pickled copy has its own store: the same folder, or an empty one in RAM."""
 
-    def __init__(self, source: Records, store: Store, cached_in: Cache, share: float) -> None:
-        self.source = source
-        self.store = store
-        self.info = source.info
-        self.cached_in = cached_in
-        self._share = share
-        self.block_starts = source.block_starts
-        self.weigh = source.weigh
-        self.where = source.where
+    source: Records
+    store: Store
+    cached_in: Cache
+    share: float
+
+    def __post_init__(self) -> None:
+        self.info = self.source.info
+        self.block_starts = self.source.block_starts
+        self.weigh = self.source.weigh
+        self.where = self.source.where
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return functools.partial(cached, share=self._share), (self.source, self.cached_in)
+        return functools.partial(cached, share=self.share), (self.source, self.cached_in)
 
     def read(self, groups: Groups, ahead_bytes: int) -> "_Followed | ConcatenatedReading":
         """See Records. Reads from the source what is not in the store."""

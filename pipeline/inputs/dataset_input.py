@@ -73,13 +73,14 @@ class DatasetInput:
             read_ahead_bytes, 4 * (source.num_bytes + RECORD_OBJECT_BYTES * source.num_records)
         )
         trains = not isinstance(order, EvalOrder)
+        crcs = None if trains else source.crcs  # of all records that are due, if they are known
         self.info = InputInfo(
             spec=decoder.spec,
             fingerprint=source.fingerprint,
             start=order.advance(order.start, start_step),
             num_records=order.num_records,
             steps_per_epoch=order.steps_per_epoch,
-            expected_crc=None if trains else _sum_of(source.crcs),
+            expected_crc=None if crcs is None else int(crcs.sum(dtype=np.uint64)) % 2**32,
             global_batch=order.global_batch,
             endless=order.remaining(order.start) is None,
             on_error=quarantine.on_error,
@@ -240,11 +241,6 @@ class DatasetInput:
             on_error=self._quarantine.on_error,
             max_bad_records=self._quarantine.max_bad_records,
         )
-
-
-def _sum_of(crcs: np.ndarray | None) -> int | None:
-    """What the crcs of an evaluation add up to; None if they are not known before reading."""
-    return None if crcs is None else int(crcs.sum(dtype=np.uint64)) % 2**32
 
 
 def _difference(name: str, saved: Any, ours: Any) -> str:

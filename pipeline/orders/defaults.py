@@ -31,9 +31,8 @@ from pipeline.sources.records import READ_AHEAD_BYTES, RECORD_OBJECT_BYTES, Reco
 MAX_STREAMS = 64
 # Of files that can only be read from the front, which pass records before they are due.
 WHOLE_FILES_WINDOW_BYTES = 512 * 1024**2  # over all hosts
-WHOLE_FILES_MARGIN = (
-    1.25  # records differ in size, and one outside the read-ahead would be passed in vain
-)
+# records differ in size, and one outside the read-ahead would be passed in vain
+WHOLE_FILES_MARGIN = 1.25
 
 
 @dataclass(frozen=True)
@@ -86,13 +85,11 @@ def plan_mixture(
     total = 0
     for number, (records, share) in enumerate(zip(sources, mixed.shares.tolist(), strict=True)):
         block, window, window_bytes = _windows(records.info, global_batch, streams, sizes, share)
-        starts = records.block_starts(max(1, block))
-        own_seed = int(hash_key(seed, SOURCES, number))
         shuffles.append(
             Shuffle(
                 records.info.num_records,
-                starts,
-                seed=own_seed,
+                records.block_starts(max(1, block)),
+                seed=int(hash_key(seed, SOURCES, number)),
                 streams=streams,
                 window_records=window,
             )

@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import OptionError
-from pipeline.orders.order import Position, Rows, check_sizes, check_streams, rows_of_batches
+from pipeline.orders.order import (
+    BatchOrder,
+    Position,
+    Rows,
+    check_sizes,
+    check_streams,
+    rows_of_batches,
+)
 from pipeline.orders.shuffle import MIXES, Shuffle, hash_key, permutation
 
 SLOTS = 1_024  # rows of one stream per round, in which the sources are in random order
@@ -23,12 +30,12 @@ ROUNDS = 1_024  # per cycle, after which every source has its weight to one mill
 def check_weights(weights: Sequence[float]) -> np.ndarray:
     """The weights, scaled to sum to 1. Raises OptionError unless all are above 0 and none is lost
     in rounding."""
-    given = np.asarray(weights, np.float64)
-    if not len(given) or not np.all(np.isfinite(given)) or given.min(initial=1) <= 0:
+    numbers = np.asarray(weights, np.float64)
+    if not len(numbers) or not np.all(np.isfinite(numbers)) or numbers.min() <= 0:
         raise OptionError(
             f"weights={list(weights)}: each source needs a number above 0. Leave other sources out."
         )
-    shares = given / given.sum()
+    shares = numbers / numbers.sum()
     least = 1 / (SLOTS * ROUNDS)
     if shares.min() < least:
         raise OptionError(
@@ -55,13 +62,9 @@ class Shares:
         shifts = np.array(
             [[int(f"{number:0{bits}b}"[::-1], 2) / ROUNDS] for number in range(ROUNDS)]
         )
-        edges = np.concatenate([np.zeros((ROUNDS, 1)), np.floor(ends + shifts)], axis=1).astype(
-            np.int64
-        )
-        self._counts = np.diff(edges, axis=1)  # int64 [rounds, sources]
-        self._before = np.concatenate(
-            [np.zeros_like(self._counts[:1]), np.cumsum(self._counts, axis=0)]
-        )
+        edges = np.floor(ends + shifts).astype(np.int64)
+        self._counts = np.diff(edges, axis=1, prepend=0)  # int64 [rounds, sources]
+        self._before = np.cumsum(np.insert(self._counts, 0, 0, axis=0), axis=0)
 
     def of_round(self, number: int) -> np.ndarray:
         """int64 [sources]: rows of each source in a round."""
@@ -73,14 +76,12 @@ class Shares:
         return cycles * self._before[-1] + self._before[rounds]
 
 
-class MixOrder:
-    """An endless order of batches that mixes sources. Row r of a batch of B comes from stream r //
-    (B / C).
+class MixOrder(BatchOrder):
+    """An endless order of batches that mixes sources; it has no epochs. Row r of a batch of B comes
+    from stream r // (B / C).
 
     shuffles: one per source, all with the same number of streams. first_ids: the number of each
     source's first record in the mixture."""
-
-    start = Position(0, 0)
 
     def __init__(
         self,
@@ -111,17 +112,9 @@ class MixOrder:
         return make, (self.shuffles, self._first_ids, self.shares, self.global_batch)
 
     @property
-    def steps_per_epoch(self) -> int:
-        """The fewest batches with as many rows as there are records: a mixture has no epochs."""
-        return -(-self.num_records // self.global_batch)
-
-    @property
     def settings(self) -> dict[str, int | str]:
         """Everything that the order depends on except the data."""
         return {"seed": self._seed, "streams": self.streams, "mixture": self._digest}
-
-    def remaining(self, position: Position) -> int | None:
-        """None: there is always another batch."""
 
     def advance(self, position: Position, batches: int) -> Position:
         """The position that many batches later."""

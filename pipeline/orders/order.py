@@ -45,15 +45,30 @@ def divisors(n: int) -> list[int]:
     return sorted({*low, *(n // d for d in low)})
 
 
-class TrainOrder:
+class BatchOrder:
+    """What orders have in common: an endless one of `num_records` records per epoch, if it has
+    epochs."""
+
+    start = Position(0, 0)
+    num_records: int
+    global_batch: int
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The fewest batches with as many rows as there are records: known without reading."""
+        return -(-self.num_records // self.global_batch)
+
+    def remaining(self, position: Position) -> int | None:
+        """The number of batches from a position on; None if there is always another."""
+
+
+class TrainOrder(BatchOrder):
     """An endless shuffled order of batches.
 
     Blocks of K consecutive records are permuted; the permuted sequence is cut into C streams; each
     stream is shuffled inside windows of W records; row r of a batch of B comes from stream r // (B
     / C). Each host asks for its own rows, so batches cannot depend on the number of hosts.
     block_starts: where blocks start, if not every block_records."""
-
-    start = Position(0, 0)
 
     def __init__(
         self,
@@ -94,8 +109,9 @@ class TrainOrder:
     @property
     def steps_per_epoch(self) -> int:
         """Batches per epoch: N // B for "drop"; for "span" the fewest that deliver N records."""
-        whole, rest = divmod(self.num_records, self.global_batch)
-        return whole if self.epochs == "drop" else whole + bool(rest)
+        if self.epochs == "drop":
+            return self.num_records // self.global_batch
+        return super().steps_per_epoch
 
     @property
     def settings(self) -> dict[str, int | str]:
@@ -103,9 +119,6 @@ class TrainOrder:
         exchange positions."""
         names = ("seed", "streams", "block_records", "window_records", "epochs")
         return {name: getattr(self, name) for name in names}
-
-    def remaining(self, position: Position) -> int | None:
-        """None: there is always another batch."""
 
     def advance(self, position: Position, batches: int) -> Position:
         """The position that many batches later."""
@@ -187,21 +200,14 @@ def stream_rows(ranges: Iterable[range], rows_per_stream: int) -> Iterator[tuple
             at += count
 
 
-class EvalOrder:
+class EvalOrder(BatchOrder):
     """Every record once, in data order: row r of step t is record t * B + r, or -1 (padding) past
     the end."""
-
-    start = Position(0, 0)
 
     def __init__(self, num_records: int, global_batch: int) -> None:
         check_sizes(num_records, global_batch)
         self.num_records = num_records
         self.global_batch = global_batch
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """ceil(N / B): the same on every host, known without reading."""
-        return -(-self.num_records // self.global_batch)
 
     @property
     def settings(self) -> dict[str, int | str]:

@@ -122,8 +122,10 @@ class Shuffle:
         self._window = functools.lru_cache(2 * streams + 1)(self._shuffled_window)
 
     def __reduce__(self) -> tuple[Any, ...]:  # without the caches, which cannot be pickled
-        given = {"seed": self.seed, "streams": self.streams, "window_records": self.window_records}
-        return functools.partial(Shuffle, **given), (self.num_records, self.block_starts)
+        make = functools.partial(
+            Shuffle, seed=self.seed, streams=self.streams, window_records=self.window_records
+        )
+        return make, (self.num_records, self.block_starts)
 
     @property
     def block_starts(self) -> np.ndarray:
@@ -138,7 +140,7 @@ class Shuffle:
     def records(
         self, stream: int, epoch: int, at: int, count: int
     ) -> Iterator[tuple[int, np.ndarray]]:
-        """Yields (epoch, ids int64) of `wanted` records from place `at` in an epoch of a stream,
+        """Yields (epoch, ids int64) of `count` records from place `at` in an epoch of a stream,
         even past its end."""
         length = self.length(stream)
         while count:
@@ -152,9 +154,8 @@ class Shuffle:
                 at = 0
 
     def _bounds(self, stream: int) -> tuple[int, int]:
-        return stream * self.num_records // self.streams, (
-            stream + 1
-        ) * self.num_records // self.streams
+        low, high = (at * self.num_records // self.streams for at in (stream, stream + 1))
+        return low, high
 
     def _shuffled_window(self, epoch: int, stream: int, window: int) -> np.ndarray:
         low, high = self._bounds(stream)
@@ -164,8 +165,9 @@ class Shuffle:
         begin, last = np.searchsorted(ends, [first, first + count - 1], side="right").tolist()
         # List the window's blocks in sequence, then shuffle: looking up each record's block costs
         # more.
-        lows = self._starts[blocks[begin : last + 1]]
-        stops = self._starts[blocks[begin : last + 1] + 1]
+        inside = blocks[begin : last + 1]
+        lows = self._starts[inside]
+        stops = self._starts[inside + 1]
         # the first and the last block may be partly outside
         lows[0] = stops[0] - (ends[begin] - first)
         stops[-1] -= ends[last] - (first + count)

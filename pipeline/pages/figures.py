@@ -66,7 +66,7 @@ def _bins(finite: np.ndarray) -> Any:
 def _names(edges: np.ndarray, shown: Callable[[float], str]) -> list[str]:
     if (edges % 1 == 0.5).all() and (np.diff(edges) == 1).all():
         return [shown(edge + 0.5) for edge in edges[:-1].tolist()]
-    ends = [shown(edge) for edge in edges.tolist()]
+    ends = map(shown, edges.tolist())
     return [f"{low} to {high}" for low, high in itertools.pairwise(ends)]
 
 
@@ -128,17 +128,13 @@ def _are_sides(sides: tuple[int, ...], channels: int) -> bool:
 
 def _picture(image: Image.Image, alt: str) -> Picture:
     small = max(image.size) <= SMALL
-    kept = image.convert("RGBA" if "A" in image.mode or "transparency" in image.info else "RGB")
+    shown = image.convert("RGBA" if "A" in image.mode or "transparency" in image.info else "RGB")
     if not small:
-        kept.thumbnail((PIXELS, PIXELS))
+        shown.thumbnail((PIXELS, PIXELS))
+    kind = "png" if small or shown.mode == "RGBA" else "jpeg"
     sink = io.BytesIO()
-    if small or kept.mode == "RGBA":
-        kept.save(sink, "PNG", optimize=True)
-        kind = "png"
-    else:
-        kept.save(sink, "JPEG", quality=QUALITY)
-        kind = "jpeg"
-    factor = PIXELS / max(kept.size)
-    width, height = (max(1, round(side * factor)) for side in kept.size)
+    shown.save(sink, kind, optimize=kind == "png", quality=QUALITY)
+    factor = PIXELS / max(shown.size)
+    width, height = (max(1, round(side * factor)) for side in shown.size)
     source = f"data:image/{kind};base64,{base64.b64encode(sink.getvalue()).decode()}"
     return Picture(source, alt, width, height, pixelated=small)

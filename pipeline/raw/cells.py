@@ -70,14 +70,14 @@ def number_or_nan(column: str, cell: Any, read: Callable[[str, Any], float] = nu
 
 def integer_cell(column: str, cell: Any) -> int:
     """The integer, within int64, in a cell. Raises ValueError for anything else."""
-    whole = isinstance(cell, str) and _WHOLE.match(cell.strip())
-    number = int(whole[1]) if whole else cell
+    match = isinstance(cell, str) and _WHOLE.match(cell.strip())
+    number = int(match[1]) if match else cell
     if isinstance(number, int | float) and number % 1 == 0 and -(2**63) <= number < 2**63:
         return int(number)
-    given = (
+    remedy = (
         f" Give --missing {column}=VALUE, or --columns {column}=float32" if is_missing(cell) else ""
     )
-    raise ValueError(f"{column!r} is {cell!r:.60}; it must be an integer within int64.{given}")
+    raise ValueError(f"{column!r} is {cell!r:.60}; it must be an integer within int64.{remedy}")
 
 
 def class_number(numbers: Mapping[str, int], cell: Any) -> int:

@@ -178,7 +178,8 @@ def _rows(
     begins on one of these lines, and is inside quotes at the end of it, fails at the same place. It
     is rejected without reading that far again, which would make the time quadratic. For over-long
     rows this holds for roughly the first half."""
-    doomed_to, why = 0, ""
+    doomed_to = 0
+    why = ""
     while True:
         offset = lines.offset
         line = lines.line

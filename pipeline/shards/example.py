@@ -94,10 +94,9 @@ def _entry(key: bytes, dtype: Dtype, items: Sequence[Any]) -> list[bytes]:
         for item in items:
             body += (b"\x0a" + varint(len(item)), item)
     elif items:
-        ints = dtype == "int64"
         packed = (
             b"".join([varint(i & UINT64_MAX) for i in items])
-            if ints
+            if dtype == "int64"
             else struct.pack(f"<{len(items)}f", *items)
         )
         body = [b"\x0a" + varint(len(packed)) + packed]

@@ -98,7 +98,7 @@ def compression_of(head: bytes) -> Compression | None:
     them, or none.
 
     A header with the right checksum is that of a record, even if it looks compressed."""
-    if len(head) == HEADER_BYTES and not _header_problem(head, None):
+    if len(head) == HEADER_BYTES and not _header_problem(head):
         return None
     if head.startswith(b"\x1f\x8b"):
         return "gzip"
@@ -164,7 +164,7 @@ def payload_of_frame(data: bytes) -> tuple[bytes, str]:
     payload = data[HEADER_BYTES:-FOOTER_BYTES]
     header = data[:HEADER_BYTES]
     footer = data[-FOOTER_BYTES:]
-    return payload, _header_problem(header, None) or _payload_problem(crc32c(payload), footer, None)
+    return payload, _header_problem(header) or _payload_problem(crc32c(payload), footer)
 
 
 def read_frames(
@@ -195,7 +195,7 @@ def read_frames(
             return
         payload = stream.take(length or 0)
         footer = stream.take(FOOTER_BYTES)
-        if len(header) + len(payload) + len(footer) < HEADER_BYTES + (length or 0) + FOOTER_BYTES:
+        if len(footer) < FOOTER_BYTES:  # so it is also if the header or the payload is cut
             after = 0 if rows is None else len(rows) - record - 1
             also = f"; it and all {after} records after it are missing" if after else ""
             problem = f"the shard ends inside it, at byte {stream.offset}{also}"
@@ -208,15 +208,13 @@ def read_frames(
 
 def _length_of(header: bytes) -> tuple[int, str]:
     """The length of the payload, and the problem of the header."""
-    problem = (
-        _header_problem(header, None)
-        if len(header) == HEADER_BYTES
-        else "the file ends inside its header"
-    )
+    if len(header) < HEADER_BYTES:
+        return 0, "the file ends inside its header"
+    problem = _header_problem(header)
     return 0 if problem else _HEADER.unpack(header)[0], problem
 
 
-def _header_problem(header: bytes, length: int | None) -> str:
+def _header_problem(header: bytes, length: int | None = None) -> str:
     stated, crc = _HEADER.unpack(header)
     if length is not None and stated != length:
         return f"its header says {stated} bytes, the index says {length}"
@@ -225,7 +223,7 @@ def _header_problem(header: bytes, length: int | None) -> str:
     return ""
 
 
-def _payload_problem(actual: int, footer: bytes, crc: int | None) -> str:
+def _payload_problem(actual: int, footer: bytes, crc: int | None = None) -> str:
     intact = _CRC.unpack(footer) == (masked(actual),)
     if crc is not None and actual != crc:
         other = " (an intact record, but another one)" if intact else ""

@@ -102,6 +102,11 @@ class Manifest:
     writer: str = ""  # the program and version that wrote it
     directory: str = ""  # where it was read; not stored
 
+    @property
+    def is_index(self) -> bool:
+        """Whether the shards were found and indexed, not written."""
+        return self.writer.startswith(INDEX_WRITER)
+
     def split(self, name: str) -> SplitEntry:
         """The entry of a split. Raises OptionError naming the known splits, EmptySplitError if it
         has no records."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.errors import ShardError, StorageError, printable
-from pipeline.shards.manifest import INDEX_WRITER, Manifest, SplitEntry
+from pipeline.shards.manifest import Manifest, SplitEntry
 from pipeline.shards.naming import rejects_file
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.shards.typed_json import Count, Json, JsonFile, once, read_sealed
@@ -152,9 +152,8 @@ def _dict_feature(tree: Mapping[str, Any]) -> Json:
 def _leaf(key: str, feature: Feature, labels: Labels | None) -> Json:
     if labels and key == labels.key:
         classes = {"numClasses": str(len(_class_names(labels)))}
-        label = _of_class("class_label_feature.ClassLabel", classLabel=classes)
-        return _sequence(label) if feature.shape == (None,) else label
-    if feature.content == "image":
+        leaf = _of_class("class_label_feature.ClassLabel", classLabel=classes)
+    elif feature.content == "image":
         # TFDS detects the format from the bytes and decodes to this number of channels.
         image: Json = {
             "dtype": "uint8",
@@ -163,18 +162,16 @@ def _leaf(key: str, feature: Feature, labels: Labels | None) -> Json:
         if feature.channels is None:
             image["encodingFormat"] = "jpeg"
         return _of_class("image_feature.Image", image=image)
-    if feature.content == "text" and feature.shape == ():
+    elif feature.content == "text" and feature.shape == ():
         return _of_class("text_feature.Text", text={})
-    dtype = "string" if feature.dtype == "bytes" else feature.dtype
-    dims = (
-        {"dimensions": [str(d) for d in feature.shape]}
-        if feature.shape and None not in feature.shape
-        else {}
-    )
-    tensor = {"dtype": dtype, "encoding": "none", "shape": dims}
-    leaf = _of_class(
-        "scalar.Scalar" if feature.shape == () else "tensor_feature.Tensor", tensor=tensor
-    )
+    else:
+        dtype = "string" if feature.dtype == "bytes" else feature.dtype
+        known = feature.shape and None not in feature.shape
+        dims = {"dimensions": list(map(str, feature.shape))} if known else {}
+        leaf = _of_class(
+            "scalar.Scalar" if feature.shape == () else "tensor_feature.Tensor",
+            tensor={"dtype": dtype, "encoding": "none", "shape": dims},
+        )
     return _sequence(leaf) if feature.shape == (None,) else leaf
 
 
@@ -194,7 +191,7 @@ def _class_names(labels: Labels) -> list[str]:
 
 def has_sidecars(manifest: Manifest) -> bool:
     """Whether a conversion by infeed wrote the manifest, and so these files too."""
-    return manifest.writer.startswith("infeed") and not manifest.writer.startswith(INDEX_WRITER)
+    return manifest.writer.startswith("infeed") and not manifest.is_index
 
 
 def sidecar_problems(storage: Storage, manifest: Manifest) -> Iterator[tuple[str, str]]:

@@ -131,14 +131,11 @@ def _problem_of_keys(value: object, kind: Any, at: _Path) -> str:
 def _parts(value: object, kind: Any) -> Iterator[tuple[str | int, object, Any]]:
     """The parts of a value: key or number, part, expected kind."""
     of = get_origin(kind)
-    arguments = get_args(kind)
-    if isinstance(value, dict) and is_dataclass(kind):
-        kinds = _kinds(kind)
+    if isinstance(value, dict) and (is_dataclass(kind) or of in (dict, Mapping)):
+        kinds = _kinds(kind) if is_dataclass(kind) else dict.fromkeys(value, get_args(kind)[1])
         yield from ((key, part, kinds[key]) for key, part in value.items())
-    elif isinstance(value, dict) and of in (dict, Mapping):
-        yield from ((key, part, arguments[1]) for key, part in value.items())
     elif isinstance(value, list) and of in (list, tuple):
-        yield from ((number, part, arguments[0]) for number, part in enumerate(value))
+        yield from ((number, part, get_args(kind)[0]) for number, part in enumerate(value))
 
 
 @cache

@@ -41,7 +41,8 @@ def concatenated(parts: Sequence[Part]) -> Records:
 
 
 class Concatenated:
-    """Parts of sources, concatenated in order: see Records.
+    """Parts of sources, concatenated in order: see Records. shifts: from a record's number here to
+    that in its source, by part.
 
     Of the features, only those that all parts share are kept. SchemaError if there is none."""
 
@@ -52,8 +53,7 @@ class Concatenated:
             )
         self.parts = tuple(parts)
         self._starts = np.cumsum([0, *(len(part.which) for part in parts)])
-        # from a record's number here to that in its source
-        self._shifts = [
+        self.shifts = [
             part.which.start - start
             for part, start in zip(parts, self._starts.tolist(), strict=False)
         ]
@@ -118,7 +118,7 @@ class Concatenated:
         """The part of each record, and the numbers of each part's records in its source."""
         owners = np.searchsorted(self._starts, record_ids, side="right") - 1
         return owners, [
-            record_ids[owners == number] + shift for number, shift in enumerate(self._shifts)
+            record_ids[owners == number] + shift for number, shift in enumerate(self.shifts)
         ]
 
 

@@ -184,8 +184,8 @@ class ExampleRecords(ReadDirectly):
         self._payloads = [encode_example(schema, example) for example in examples]
         if not self._payloads:
             raise EmptySplitError(f"{name} has no records, so there is nothing to read.")
-        lengths = np.array([len(payload) for payload in self._payloads], np.uint32)
-        self._crcs = np.array([crc32c(payload) for payload in self._payloads], np.uint32)
+        lengths = np.array(list(map(len, self._payloads)), np.uint32)
+        self._crcs = np.array(list(map(crc32c, self._payloads)), np.uint32)
         self.info = RecordsInfo(
             name=name,
             fingerprint=hex_digest(b"".join(self._payloads)),
@@ -205,11 +205,8 @@ class ExampleRecords(ReadDirectly):
 
     def _proven(self, record_ids: np.ndarray) -> list[Record]:
         """These records."""
-        crcs = self._crcs[record_ids].tolist()
-        return [
-            Proven(self._payloads[number], crc)
-            for number, crc in zip(record_ids.tolist(), crcs, strict=True)
-        ]
+        payloads = map(self._payloads.__getitem__, record_ids.tolist())
+        return list(map(Proven, payloads, self._crcs[record_ids].tolist()))
 
     def where(self, record_id: int) -> str:
         return self._places[record_id] if self._places else f"{self.info.name}, record {record_id}"

@@ -5,6 +5,7 @@ things cannot be inferred: shape (1,) looks like a single value, and two dimensi
 No TensorFlow."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from pipeline.errors import OptionError, SchemaError
 from pipeline.shards.example_decoding import FeatureLayout, example_layout
@@ -14,7 +15,7 @@ from pipeline.storage.schemes import open_storage
 
 _IMAGES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")  # the formats that every reader decodes
 _MAX_TEXT_BYTES = 1024
-_KEPT = 1024
+_MOST_SEEN = 1024  # layouts
 
 
 class SchemaGuess:
@@ -28,20 +29,18 @@ class SchemaGuess:
         """~3 us per feature: most records have a layout seen before. Raises SchemaError like
         `merged_schema`."""
         try:
-            found = example_layout(payload)
-            features = {key: _feature(payload, layout) for key, layout in found.items()}
+            layouts = example_layout(payload).items()
+            features = {key: _feature(payload, layout) for key, layout in layouts}
         except SchemaError:  # not an Example
             features = {}
         layout = tuple(sorted(features.items()))
         if layout in self._seen:
             return
-        if len(self._seen) >= _KEPT:
+        if len(self._seen) >= _MOST_SEEN:
             self._seen.clear()
         self._seen.add(layout)
-        of_record = Schema(PASSED_ON, {key: Feature(*found) for key, found in features.items()})
-        self.schema = merged_schema(
-            [of_record] if self.schema is None else [self.schema, of_record]
-        )
+        of_record = Schema(PASSED_ON, {key: Feature(*facts) for key, facts in features.items()})
+        self.schema = merged_schema(filter(None, [self.schema, of_record]))
 
 
 def _feature(payload: bytes, layout: FeatureLayout) -> tuple:
@@ -87,9 +86,9 @@ def merged_feature(key: str, one: Feature | None, other: Feature | None) -> Feat
     """The narrowest feature that fits both; optional if one is None. Raises SchemaError for two
     dtypes."""
     if one is None or other is None:
-        there = one or other
-        assert there
-        return Feature(there.dtype, there.shape, True, there.content, there.doc)
+        only = one or other
+        assert only
+        return Feature(only.dtype, only.shape, True, only.content, only.doc)
     if one.dtype != other.dtype:
         kinds = " and ".join(sorted((one.dtype, other.dtype)))
         raise SchemaError(
@@ -114,7 +113,7 @@ def read_schema(path: str) -> Schema:
     schema = file.typed(
         data["schema"] if isinstance(data, dict) and "schema" in data else data, Schema
     )
-    return Schema(PASSED_ON, schema.features, schema.files, schema.version, schema.tfds)
+    return replace(schema, name=PASSED_ON)
 
 
 def read_labels(path: str, key: str, base: int, schema: Schema) -> Labels:
@@ -127,9 +126,9 @@ def read_labels(path: str, key: str, base: int, schema: Schema) -> Labels:
         ) from e
     feature = schema.features.get(key)
     if feature is None or feature.dtype != "int64":
-        there = [name for name, other in schema.features.items() if other.dtype == "int64"]
+        known = [name for name, other in schema.features.items() if other.dtype == "int64"]
         raise OptionError(
-            f"--label-key={key} is not an int64 feature. Known: {', '.join(there) or 'none'}."
+            f"--label-key={key} is not an int64 feature. Known: {', '.join(known) or 'none'}."
         )
     if not names:
         raise OptionError(f"--labels-file={path} is empty.")

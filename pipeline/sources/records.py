@@ -78,6 +78,7 @@ class Reading(Protocol):
     def __iter__(self) -> Iterator[list[Record]]: ...
 
 
+@dataclass(eq=False)
 class ReadWhenDue:
     """A Reading of records that are in memory: each group is read when it is due, so held_bytes is
     0.
@@ -86,12 +87,11 @@ class ReadWhenDue:
 
     held_bytes = 0
 
-    def __init__(self, read: Callable[[np.ndarray], list[Record]], groups: Groups) -> None:
-        self._read = read
-        self._groups = groups
+    read: Callable[[np.ndarray], list[Record]]
+    groups: Groups
 
     def __iter__(self) -> Iterator[list[Record]]:
-        return (self._read(group.record_ids) for group in self._groups)
+        return (self.read(group.record_ids) for group in self.groups)
 
 
 @dataclass(frozen=True, eq=False)

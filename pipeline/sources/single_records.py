@@ -45,9 +45,8 @@ from pipeline.spec import (
 )
 from pipeline.storage.storage import Listing, Stat, Storage
 
-FILES = (
-    256  # a process may usually open 1,024; beyond these, a read costs another ~5 us for opening
-)
+# a process may usually open 1,024; beyond these, a read costs another ~5 us for opening
+FILES = 256
 
 
 class FixedLengthRecords(ReadDirectly):
@@ -69,10 +68,11 @@ class FixedLengthRecords(ReadDirectly):
                 f"{uri}: {len(files)} files without a record, so there is nothing to read."
             )
         self.lengths = np.broadcast_to(np.uint32(format.record_bytes), count)  # takes no memory
-        layout: Layout = format.record if isinstance(format.record, np.dtype) else Opaque()
-        record = (
-            np.lib.format.dtype_to_descr(layout) if isinstance(layout, np.dtype) else format.record
-        )
+        record: Any = format.record
+        layout: Layout = Opaque()
+        if isinstance(record, np.dtype):
+            layout = record
+            record = np.lib.format.dtype_to_descr(layout)
         lines = [f"{record} {format.header_bytes} {format.footer_bytes}\n"]
         lines += [f"{path.rpartition('/')[2]} {stat}\n" for path, stat in files.items()]
         self.info = RecordsInfo(
@@ -146,11 +146,12 @@ class ExampleParser:
     an unknown one."""
 
     def __init__(self, layout: Layout, keys: Iterable[str] | None) -> None:
-        given = feature_specs(layout) if keys is None else [keys] if isinstance(keys, str) else keys
         self._layout = layout
-        self._specs = chosen_specs(layout, given)
+        self._specs = feature_specs(layout)
+        if keys is not None:
+            self._specs = chosen_specs(layout, [keys] if isinstance(keys, str) else keys)
         self.keys = tuple(self._specs)
-        self._wanted = frozenset(key.encode() for key in self.keys)
+        self._encoded_keys = frozenset(key.encode() for key in self.keys)
 
     def parse(self, payload: bytes, where: Callable[[], str]) -> dict[str, Any]:
         """Key -> value, see Examples. Raises SchemaError, which begins with where(), if they do not
@@ -163,7 +164,7 @@ class ExampleParser:
                     for key, column in columns.items()
                 }
             if isinstance(self._layout, Schema) and not self._layout.opaque:
-                values = decode_features(payload, self._wanted)
+                values = decode_features(payload, self._encoded_keys)
                 features = self._layout.features
                 return {
                     key: feature_values(key, features[key], values.get(key))[()]
@@ -224,10 +225,10 @@ def _in_files(
         path, offset, length, crc = place_of(number)
         try:
             data = files.read(path, offset, length)
-        except OSError:
-            return fetch_payload(records, number)
-        if len(data) == length and (crc is None or crc32c(data) == crc):
-            return data
+            if len(data) == length and (crc is None or crc32c(data) == crc):
+                return data
+        except OSError:  # as above
+            pass
         return fetch_payload(records, number)
 
     return payload
@@ -236,10 +237,9 @@ def _in_files(
 def _of_parts(records: Concatenated, files: OpenFiles) -> Callable[[int], bytes]:
     readers = [payload_reader(part.records, files) for part in records.parts]
     starts = records.info.source_starts.tolist()
-    inside = [part.which.start - start for part, start in zip(records.parts, starts, strict=False)]
 
     def payload(number: int) -> bytes:
         owner = bisect_right(starts, number) - 1
-        return readers[owner](number + inside[owner])
+        return readers[owner](number + records.shifts[owner])
 
     return payload

@@ -144,12 +144,10 @@ class _Door(HTTPAdapter):
         request = session.prepare_request(requests.Request("GET", f"{endpoint}/"))
         settings = session.merge_environment_settings(endpoint, {}, False, None, None)
         proxies = settings["proxies"]
-        verify = settings["verify"]
-        cert = settings["cert"]
         self.endpoint = endpoint
         self.signer = Signer(session)
         self.pool: Any = self.get_connection_with_tls_context(
-            request, verify, proxies=proxies, cert=cert
+            request, settings["verify"], proxies=proxies, cert=settings["cert"]
         )
         # A proxy for plain http expects the complete URL.
         self.prefix = endpoint if self.request_url(request, proxies) != "/" else ""

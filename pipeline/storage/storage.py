@@ -25,9 +25,8 @@ class Stat(NamedTuple):
 
     bytes: int
     crc32c: int | None = None  # None if the storage keeps no checksums, as a disk
-    stamp: int | None = (
-        None  # hash of the times of a file on a disk; changes when it is rewritten, moved or copied
-    )
+    # hash of the times of a file on a disk; changes when it is rewritten, moved or copied
+    stamp: int | None = None
 
     def agrees_with(self, other: "Stat") -> bool:
         """Whether both may describe the same bytes: sizes are equal, and checksums and stamps where
@@ -46,9 +45,8 @@ class Stat(NamedTuple):
         return "" if self.stamp is None else f"{self.stamp:016x}"
 
     def __str__(self) -> str:
-        return f"{self.bytes} bytes" + (
-            "" if self.crc32c is None else f" with crc32c {self.crc32c:08x}"
-        )
+        with_crc = "" if self.crc32c is None else f" with crc32c {self.crc32c:08x}"
+        return f"{self.bytes} bytes{with_crc}"
 
 
 Listing = Mapping[str, Stat]
@@ -231,8 +229,7 @@ _ADVICE = {
 def explained(error: OSError) -> str:
     """The message and the remedy in sentences, without the path: No space left on device. Free
     space there, ..."""
-    advice = _ADVICE.get(error.errno or 0)
-    return f"{error.strerror or error}." + (f" {advice}" if advice else "")
+    return f"{error.strerror or error}. {_ADVICE.get(error.errno or 0, '')}".rstrip()
 
 
 def advice_for(text: str) -> str:
