@@ -111,7 +111,7 @@ class _Shelf(Generic[T]):
 
     def __init__(self, limit: Callable[[], int]) -> None:
         self.changed = threading.Condition()
-        self.items: deque[tuple[T, int]] = deque()
+        self.items = deque[tuple[T, int]]()
         self.limit = limit
         self.held = 0
         self.finished = self.closed = False
@@ -129,11 +129,13 @@ class _Shelf(Generic[T]):
                 self.changed.notify_all()
             return not self.closed
 
-    def get(self, seconds: float | None, check: Callable[[], bool]) -> T:
-        left = full = math.inf if seconds is None else seconds
+    def get(self, seconds: float, check: Callable[[], bool]) -> T:
+        left = seconds
         with self.changed:
-            while not self.changed.wait_for(self._ready, min(left, CHECK_SECONDS)):
-                left = full if check() else left - CHECK_SECONDS
+            while not self.changed.wait_for(
+                lambda: self.closed or self.items or self.finished, min(left, CHECK_SECONDS)
+            ):
+                left = seconds if check() else left - CHECK_SECONDS
                 if left <= 0:
                     raise _TooLate(seconds)
             if self.items and not self.closed:
@@ -145,15 +147,10 @@ class _Shelf(Generic[T]):
             self.error = None
         if error is not None and not self.closed:
             # Our errors state everything; what the thread was doing is a screen of our own lines.
-            raise (
-                error.with_traceback(None)
-                if isinstance(error, InfeedError) and not keeps_all_frames()
-                else error
-            )
+            if isinstance(error, InfeedError) and not keeps_all_frames():
+                error.__traceback__ = None
+            raise error
         raise StopIteration
-
-    def _ready(self) -> bool:
-        return bool(self.closed or self.items or self.finished)
 
     def finish(self, error: BaseException | None) -> None:
         with self.changed:
@@ -192,8 +189,8 @@ class Background(Generic[T], Iterator[T]):
     an item waits. `next` raises the source's exceptions unchanged. After `close`, or once this
     object is dropped, `next` stops, and the thread ends as soon as the source returns control.
 
-    stall_seconds: how long one `next` may wait; None: forever. After that it logs the stacks of all
-    threads, closes, and raises StallError. Time between calls does not count. OptionError unless
+    stall_seconds: how long one `next` may wait. After that it logs the stacks of all threads,
+    closes, and raises StallError. Time between calls does not count. OptionError unless
     above 0. check: called regularly while `next` waits. If true, the source is alive and the time
     limit starts over. `next` raises what it raises, and can then be called again."""
 
@@ -204,13 +201,11 @@ class Background(Generic[T], Iterator[T]):
         limit: int | Callable[[], int],
         cost: Callable[[T], int] = lambda _: 1,
         name: str = "infeed",
-        stall_seconds: float | None = None,
+        stall_seconds: float = math.inf,
         check: Callable[[], bool] = lambda: False,
     ) -> None:
         self._check = check
-        self._stall_seconds = (
-            None if stall_seconds is None else checked_stall_seconds(stall_seconds)
-        )
+        self._stall_seconds = checked_stall_seconds(stall_seconds)
         self._shelf: _Shelf[T] = _Shelf(limit if callable(limit) else lambda: limit)
         arguments = (self._shelf, iter(source), cost)
         # A daemon: a thread in a stalled read cannot be interrupted, and must not keep the process

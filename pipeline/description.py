@@ -136,7 +136,16 @@ def renumberings(
     _check_text(model, data, name)
     by_key = dict[str, Renumbering]()
     for key in sorted(keys):
-        _check_feature(model, data, name, key)
+        expected = model.schema.features.get(key)
+        feature = data.schema.features.get(key)
+        if expected and feature:
+            kind = f"{feature.dtype} {[*feature.shape]}"
+            expected_kind = f"{expected.dtype} {[*expected.shape]}"
+            if kind != expected_kind:
+                raise OptionError(
+                    f"{name}: {key!r} is {kind}, and {expected_kind} in the data of the model. "
+                    f"{_REMEDY}"
+                )
         ours = model.names(key)
         labels = data.names(key)
         if ours is None or labels is None:
@@ -177,16 +186,6 @@ def _numbers(ours: Labels, labels: Labels, name: str, classes: int) -> np.ndarra
         )
     numbers = {each: number for number, each in enumerate(ours.names, ours.base)}
     return np.array([numbers.get(each, MISSING) for each in labels.names], np.int64)
-
-
-def _check_feature(model: Description, data: Description, name: str, key: str) -> None:
-    ours = model.schema.features.get(key)
-    feature = data.schema.features.get(key)
-    if ours and feature and (ours.dtype, ours.shape) != (feature.dtype, feature.shape):
-        raise OptionError(
-            f"{name}: {key!r} is {feature.dtype} {[*feature.shape]}, and {ours.dtype} "
-            f"{[*ours.shape]} in the data of the model. {_REMEDY}"
-        )
 
 
 def _check_text(model: Description, data: Description, name: str) -> None:

@@ -240,7 +240,7 @@ class ExportError(InfeedError):
 def printable(text: str) -> str:
     r"""The text with escapes (\x1b, \n, \u202e ...) for terminal controls and for what UTF-8 cannot
     encode."""
-    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def how_to_install(*names: str) -> str:
@@ -269,7 +269,7 @@ def _is_checkout() -> bool:
 
 def packages_of(names: Sequence[str], extras: Mapping[str, Sequence[str]]) -> list[str]:
     """The requirements of these extras and of the extras that they include, each once."""
-    packages: dict[str, None] = {}
+    packages = dict[str, None]()
     for requirement in (requirement for name in names for requirement in extras[name]):
         ours = _OURSELVES.fullmatch(requirement)
         packages |= dict.fromkeys(
@@ -281,7 +281,7 @@ def packages_of(names: Sequence[str], extras: Mapping[str, Sequence[str]]) -> li
 @functools.cache
 def _extras() -> Mapping[str, Sequence[str]]:
     """What each extra requires, by the metadata of an installed wheel."""
-    requirements: dict[str, list[str]] = {}
+    requirements = dict[str, list[str]]()
     # our packages were copied without their metadata
     with contextlib.suppress(PackageNotFoundError):
         for match in filter(None, map(_OF_EXTRA.fullmatch, requires("infeed") or ())):

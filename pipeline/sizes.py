@@ -94,19 +94,16 @@ def free_memory_bytes(root: Path = Path("/")) -> int:
     """Bytes that can be used without swapping or being killed. root: where /proc and /sys are.
 
     Without these files (not Linux), all of the machine's memory counts as free."""
-    return max(0, min([_of_machine(root), *_left_in_cgroups(root)]))
+    try:
+        free = 1024 * _numbers(root / "proc/meminfo")["MemAvailable:"]
+    except (OSError, KeyError):
+        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(0, min([free, *_left_in_cgroups(root)]))
 
 
 def room_for_a_cache() -> int:
     """Bytes of the free memory that one cache may use."""
     return int((1 - SPARE) * free_memory_bytes())
-
-
-def _of_machine(root: Path) -> int:
-    try:
-        return 1024 * _numbers(root / "proc/meminfo")["MemAvailable:"]
-    except (OSError, KeyError):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _left_in_cgroups(root: Path) -> Iterator[int]:

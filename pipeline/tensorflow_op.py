@@ -69,10 +69,15 @@ class TensorFlowOp:
     def __call__(self, features: Features, rng: Rng) -> Features:
         """See Op."""
         tf = _tensorflow()
+        op = self.op
         specs = tuple((key, _spec(features[key], key in self._ragged)) for key in self.reads)
         with _TRACING:  # the first of several decoding threads traces, the others find its graph
             if specs not in self._graphs:
-                self._graphs[specs] = _traced(self.op, specs)
+                function = tf.function(lambda inputs, seed: dict(op(inputs, seed)), autograph=False)
+                self._graphs[specs] = function.get_concrete_function(
+                    {key: tf.TensorSpec(spec.shape, spec.dtype) for key, spec in specs},
+                    tf.TensorSpec([2], tf.int32),
+                )
         graph = self._graphs[specs]
         inputs = {key: tf.constant(features[key]) for key in self.reads}
         try:
@@ -96,11 +101,3 @@ def _spec(value: Any, ragged: bool) -> ArraySpec:
     if isinstance(value, bytes):
         return ArraySpec((), BYTES)
     return ArraySpec((None,) if ragged else np.shape(value), np.asarray(value).dtype)
-
-
-def _traced(op: GraphOp, specs: tuple[tuple[str, ArraySpec], ...]) -> Any:
-    """The op as a graph."""
-    tf = _tensorflow()
-    tensors = {key: tf.TensorSpec(spec.shape, spec.dtype) for key, spec in specs}
-    function = tf.function(lambda features, seed: dict(op(features, seed)), autograph=False)
-    return function.get_concrete_function(tensors, tf.TensorSpec([2], tf.int32))

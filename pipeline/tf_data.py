@@ -55,9 +55,8 @@ def dataset_of(data: DatasetInput, position: Position | None = None) -> tf.data.
     cardinality = tf.data.INFINITE_CARDINALITY if remaining is None else remaining
     dataset = tf.data.Dataset.from_generator(batches, output_signature=shapes).prefetch(DECODING)
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(cardinality))
-    dataset = (
-        dataset if data.spec[MASK].shape[0] == data.info.global_batch else _of_one_host(dataset)
-    )
+    if data.spec[MASK].shape[0] != data.info.global_batch:
+        dataset = _of_one_host(dataset)
     return _carrying(dataset, data) if position is None else dataset
 
 

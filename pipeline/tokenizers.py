@@ -114,9 +114,18 @@ class TextFields:
     held_out: tuple[float, float] | None = None
 
     def info(self, file: JsonFile, directory: str) -> TextInfo:
-        """What they say. file: that has them. directory: of its tokenizer.json. Raises
+        """The same as a TextInfo. file: with these fields. directory: of its tokenizer.json. Raises
         file.error."""
-        tokenizer = _tokenizer(file, directory, self.tokenizer)
+        settings = self.tokenizer
+        if settings.name == "bytes":
+            tokenizer = ByteTokenizer()
+        elif settings.name == "characters" and settings.alphabet is not None:
+            tokenizer = CharacterTokenizer(settings.alphabet)
+        elif settings.digest is None or settings.start is None or settings.end is None:
+            raise file.misfit(f"the settings of the tokenizer {settings.name!r} are incomplete.")
+        else:
+            path = join(directory, TOKENIZER_FILE)
+            tokenizer = HuggingFaceTokenizer(path, settings.digest, settings.start, settings.end)
         return TextInfo(tokenizer, self.sequence_length, self.packing, self.held_out)
 
 
@@ -132,18 +141,6 @@ def read_text_info(directory: str) -> TextInfo:
         )
     file = JsonFile(path, OptionError, _MEND)
     return read_sealed(file, storage.read(path), TextFields).info(file, directory)
-
-
-def _tokenizer(file: JsonFile, directory: str, settings: _Settings) -> Tokenizer:
-    if settings.name == "bytes":
-        return ByteTokenizer()
-    if settings.name == "characters" and settings.alphabet is not None:
-        return CharacterTokenizer(settings.alphabet)
-    if settings.digest is None or settings.start is None or settings.end is None:
-        raise file.misfit(f"the settings of the tokenizer {settings.name!r} are incomplete.")
-    return HuggingFaceTokenizer(
-        join(directory, TOKENIZER_FILE), settings.digest, settings.start, settings.end
-    )
 
 
 @dataclass(frozen=True)

@@ -69,10 +69,24 @@ def dataset_page(
     ]
     splits_table = Table(SPLITS, list(split_rows(manifest))).without_empty_columns()
     features = Table(FEATURES, list(feature_rows(manifest)))
+    origin = list(of_dataset(manifest))
+    for split in splits:
+        origin += of_split(split.name, manifest.splits[split.name], split.conversion)
+    blocks_of_text = []
+    if text:
+        note = (
+            f"Tokenizer {text.tokenizer.name}, rows of {text.sequence_length:,} tokens, packing "
+            f"{text.packing}."
+        )
+        blocks_of_text = [Note(note), Table(TOTALS, list(text_totals(manifest, text)))]
+    total = sum(len(split.samples) for split in splits)
+    number = sum(len(split.samples) for split in shown)
+    fewer = f"{number:,} of {total:,} samples are shown, which is about as many as fit on a page."
     sections = [Section("", [_figures(manifest, main), *warnings])]
     if main:
+        notes = [Note(fewer)] if number < total else []
         sections += [
-            Section(f"Samples of {main.name}", [*_fewer(splits, shown), *_samples(main, "")]),
+            Section(f"Samples of {main.name}", [*notes, *_samples(main, "")]),
             Section(f"{PER_CLASS} in {main.name}", [*_labels(manifest, main, "")]),
         ]
     folded = [
@@ -86,10 +100,10 @@ def dataset_page(
         ),
         ("Splits and shards", [splits_table, *_shards(manifest)]),
         ("Features", [OPAQUE if manifest.schema.opaque else features.without_empty_columns()]),
-        ("Text", _text(manifest, text)),
+        ("Text", blocks_of_text),
         ("Distributions", [block for split in splits for block in _distributions(split, charts)]),
         ("Rejected inputs", [block for split in splits for block in _rejects(manifest, split)]),
-        ("How it was made", [_origin(manifest, splits)]),
+        ("How it was made", [Table(("what", "value"), origin)]),
         ("How to read it", list(_reading(manifest, splits))),
     ]
     sections += [Section(title, blocks, folded=True) for title, blocks in folded]
@@ -136,25 +150,6 @@ def _shards(manifest: Manifest) -> Iterator[Block]:
                 f"{name}: {counted(count, 'shard')} of "
                 f"{about}{format_bytes(entry.num_bytes / count)}."
             )
-
-
-def _text(manifest: Manifest, text: TextInfo | None) -> list[Block]:
-    if text is None:
-        return []
-    note = (
-        f"Tokenizer {text.tokenizer.name}, rows of {text.sequence_length:,} tokens, packing "
-        f"{text.packing}."
-    )
-    return [Note(note), Table(TOTALS, list(text_totals(manifest, text)))]
-
-
-def _fewer(splits: Sequence[SplitFacts], shown: Sequence[SplitFacts]) -> Iterator[Note]:
-    total = sum(len(split.samples) for split in splits)
-    number = sum(len(split.samples) for split in shown)
-    if number < total:
-        yield Note(
-            f"{number:,} of {total:,} samples are shown, which is about as many as fit on a page."
-        )
 
 
 def _samples(split: SplitFacts, title: str) -> Iterator[Block]:
@@ -244,16 +239,14 @@ def _distributions(split: SplitFacts, most: int) -> Iterator[Block]:
 def _histogram(title: str, unit: str, values: Values) -> Block:
     if values.low is None:
         return Note(f"{title}: none of {values.count:,} values is finite.")
-    note = (
-        []
-        if values.complete
-        else [f"A random sample of {values.count:,} values, plus the smallest and the largest."]
-    )
-    if values.bad:
-        note.append(
-            f"{values.bad:,} value{'s are' if values.bad != 1 else ' is'} not finite and not shown."
+    notes = []
+    if not values.complete:
+        notes.append(
+            f"A random sample of {values.count:,} values, plus the smallest and the largest."
         )
-    return histogram(title, values.kept, unit, note=" ".join(note))
+    if bad := values.bad:
+        notes.append(f"{bad:,} value{'s are' if bad != 1 else ' is'} not finite and not shown.")
+    return histogram(title, values.kept, unit, note=" ".join(notes))
 
 
 def _measured(facts: Facts) -> Iterator[tuple[str, str, Values]]:
@@ -288,13 +281,6 @@ def _rejects(manifest: Manifest, split: SplitFacts) -> Iterator[Block]:
     notes += [f"{_more(more, 'reason')} not shown."] if more > 0 else []
     rows = [(count, reason.text, reason.key) for reason, count in shown]
     yield Table(("inputs", "reason", "for example"), rows, title=split.name, note=" ".join(notes))
-
-
-def _origin(manifest: Manifest, splits: Sequence[SplitFacts]) -> Table:
-    rows = list(of_dataset(manifest))
-    for split in splits:
-        rows += of_split(split.name, manifest.splits[split.name], split.conversion)
-    return Table(("what", "value"), rows)
 
 
 def of_dataset(manifest: Manifest) -> Iterator[tuple[str, str]]:

@@ -6,6 +6,7 @@ import shlex
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -179,11 +180,10 @@ def row_text(info: TextInfo, values: Mapping[str, Sequence[Any]]) -> str:
     """The text of a row, with a mark between segments; or why it cannot be decoded."""
     placed = zip(values["segment_ids"], values["tokens"], strict=True)
     try:
-        texts = [
-            info.tokenizer.decode([token for _, token in segment])
-            for number, segment in groupby(placed, lambda place: place[0])
-            if number
-        ]
+        texts = []
+        for number, segment in groupby(placed, itemgetter(0)):
+            if number:
+                texts.append(info.tokenizer.decode([token for _, token in segment]))
     except InfeedError as e:
         return f"({e})"
     return _BETWEEN.join(texts)

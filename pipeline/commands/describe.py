@@ -89,13 +89,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     args = parser.parse_args(argv)
     on_page = args.html is not None
-    samples = _checked_samples(args.samples, on_page)
+    samples = args.samples
+    if samples is None:
+        samples = PAGE_SAMPLES if on_page else SAMPLES
+    if samples < 0 or (on_page and samples > MOST_PAGE_SAMPLES):
+        most = f", and at most {MOST_PAGE_SAMPLES} on a page" if on_page else ""
+        raise OptionError(f"--samples={samples}: must be at least 0{most}.")
     if on_page:
         check_page(args.html)
     manifest = read_manifest(args.directory)
     if args.split is not None:
         manifest = replace(manifest, splits={args.split: manifest.split(args.split)})
-    text = _text_info(manifest)
+    text = None
+    try:
+        text = find_text_info(manifest)
+    # the rest can be described all the same; verify reports it as damage
+    except (OptionError, StorageError) as e:
+        say(Console(stderr=True), f"warning: {e}")
     if not on_page:
         print_description(manifest, text, samples, args.all)
         return
@@ -109,25 +119,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     size = write_page(args.html, dataset_page(manifest, splits, text, command))
     say(Console(), f"{args.html}: {format_bytes(size)}")
-
-
-def _checked_samples(samples: int | None, on_page: bool) -> int:
-    """The number of samples of each split. samples: None for the default."""
-    if samples is None:
-        samples = PAGE_SAMPLES if on_page else SAMPLES
-    if samples < 0 or (on_page and samples > MOST_PAGE_SAMPLES):
-        most = f", and at most {MOST_PAGE_SAMPLES} on a page" if on_page else ""
-        raise OptionError(f"--samples={samples}: must be at least 0{most}.")
-    return samples
-
-
-def _text_info(manifest: Manifest) -> TextInfo | None:
-    try:
-        return find_text_info(manifest)
-    # the rest can be described all the same; verify reports it as damage
-    except (OptionError, StorageError) as e:
-        say(Console(stderr=True), f"warning: {e}")
-        return None
 
 
 _BAR_WIDTH, _MAX_BARS, _MAX_TEXT, _MAX_ROW_TEXT = 32, 20, 60, 600

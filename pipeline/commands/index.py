@@ -12,7 +12,7 @@ if __name__ == "__main__":
 
 import argparse
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from pipeline.commands.command import (
     Console,
@@ -35,7 +35,7 @@ from pipeline.sources.merged_schemas import merged_schema, read_labels, read_sch
 from pipeline.sources.named_splits import Files, files_by_name, matching_files
 from pipeline.sources.sequential_file import compressions
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import Listing, Storage, join, write_file
+from pipeline.storage.storage import Storage, join, write_file
 
 EXAMPLES = ("tfrecords", "'tfrecords/train-*' --split=train")
 
@@ -47,9 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     check_label_options(args)
     directory, files = _find(args.pattern, args.split)
     storage = open_storage(directory)
-    _refuse_conversions(storage, directory)
-    _refuse_compressed(storage, directory, files)
-    _refuse_other_files(storage, directory, files)
+    _check(storage, directory, files)
     schema = read_schema(args.schema_file) if args.schema_file else None
     splits = _read(console, storage, directory, files, schema)
     damaged = sum(len(file.problems) for indexed in splits.values() for file in indexed.files)
@@ -99,53 +97,31 @@ def _find(pattern: str, split: str | None) -> tuple[str, Files]:
     is_bucket = pattern.rpartition("/")[0].endswith(":/")
     files = matching_files(f"{pattern}/*" if is_bucket else pattern, open_storage(pattern))
     folder, slash, _ = next(iter(files)).rpartition("/")
-    return folder or slash or ".", _by_split(
-        pattern, {path.rpartition("/")[2]: s for path, s in files.items()}, split
-    )
-
-
-def _by_split(pattern: str, listed: Listing, split: str | None) -> Files:
+    directory = folder or slash or "."
+    listed = {path.rpartition("/")[2]: stat for path, stat in files.items()}
     if split:
-        return {
-            validate_split(split): {
-                name: listed[name] for name in sorted(listed) if name != MANIFEST_FILE
-            }
-        }
-    files = files_by_name(pattern, listed)
-    if not files:
+        names = sorted(listed.keys() - {MANIFEST_FILE})
+        return directory, {validate_split(split): {name: listed[name] for name in names}}
+    by_split = files_by_name(pattern, listed)
+    if not by_split:
         raise OptionError(
             f"{pattern}: none of {len(listed)} files ({', '.join(sorted(listed)[:3])}, ...) has a "
             "name like a TFRecord of a split. Give a pattern of the files of one split, and its "
             "name with --split."
         )
-    return files
+    return directory, by_split
 
 
-def _refuse_conversions(storage: Storage, directory: str) -> None:
+def _check(storage: Storage, directory: str, files: Files) -> None:
     """Raises ConversionError for the output of a conversion, whose manifest contains more than an
-    indexed one."""
+    indexed one, and for a file in the place of an index that is none; OptionError for a compressed
+    file."""
     manifest = find_manifest(directory, storage)
     if (manifest and not manifest.is_index) or storage.list(join(directory, "_shards")):
         raise ConversionError(
             f"{directory} is the output of a conversion, which writes its own index. If it has not "
             "finished, run its command again; infeed verify checks that it is complete."
         )
-
-
-def _refuse_other_files(storage: Storage, directory: str, splits: Iterable[str]) -> None:
-    """Raises ConversionError for a file in the place of an index that is none."""
-    for split in splits:
-        path = join(directory, index_file(split))
-        try:
-            if storage.exists(path):
-                decode_rows(storage.read(path))
-        except ValueError as e:
-            raise ConversionError(
-                f"{path} is not an index, so it is not replaced: {e}. Move it."
-            ) from e
-
-
-def _refuse_compressed(storage: Storage, directory: str, files: Files) -> None:
     listed = {
         join(directory, name): stat for named in files.values() for name, stat in named.items()
     }
@@ -155,6 +131,15 @@ def _refuse_compressed(storage: Storage, directory: str, files: Files) -> None:
             "everything before it. Re-shard: python -m converters.tfrecord_to_gcs "
             f"--raw-data-dir={directory} --output=..."
         )
+    for split in files:
+        path = join(directory, index_file(split))
+        try:
+            if storage.exists(path):
+                decode_rows(storage.read(path))
+        except ValueError as e:
+            raise ConversionError(
+                f"{path} is not an index, so it is not replaced: {e}. Move it."
+            ) from e
 
 
 def _read(
@@ -194,7 +179,12 @@ def _publish(
     def merged(earlier: Manifest | None) -> Manifest:
         earlier = earlier or Manifest(PASSED_ON, seen, {})
         others = {name: entry for name, entry in earlier.splits.items() if name not in splits}
-        of_all = _with_others(seen, earlier, schema is not None) if others else seen
+        of_all = merged_schema([earlier.schema, seen]) if others and not schema else seen
+        if others and schema and earlier.schema.features != schema.features:
+            raise OptionError(
+                f"{directory} has other splits ({', '.join(earlier.splits)}) whose schema differs "
+                "from --schema-file. Index all splits again with it, in one command."
+            )
         labels = earlier.labels
         if args.labels_file:
             labels = read_labels(args.labels_file, args.label_key, args.label_base, of_all)
@@ -207,19 +197,6 @@ def _publish(
         write_file(storage, join(directory, index_file(split)), indexed.index)
     storage.sweep(directory, [MANIFEST_FILE])
     update_manifest(storage, directory, merged)
-
-
-def _with_others(schema: Schema, earlier: Manifest, from_file: bool) -> Schema:
-    """The schema of all splits: an inferred one is merged with the manifest's, one from a file must
-    equal it."""
-    if not from_file:
-        return merged_schema([earlier.schema, schema])
-    if earlier.schema.features != schema.features:
-        raise OptionError(
-            f"{earlier.directory} has other splits ({', '.join(earlier.splits)}) whose schema "
-            "differs from --schema-file. Index all splits again with it, in one command."
-        )
-    return schema
 
 
 if __name__ == "__main__":

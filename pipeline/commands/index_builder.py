@@ -190,7 +190,12 @@ class IndexBuilder:
                 self.storage, path, stat.bytes, PIECE_BYTES, checksum, read=self.read
             )
             for frame in read_frames(pieces, None, min(stat.bytes, MAX_INDEXED_BYTES)):
-                if problem := frame.problem or self._problem_inside(frame.payload, guess):
+                problem = frame.problem
+                if not problem and self.schema:
+                    problem = payload_problem(self.schema, frame.payload)
+                elif not problem:
+                    guess.add(frame.payload)
+                if problem:
                     file.problems.append(
                         f"{path}, record {frame.record} at byte {frame.offset}: {problem}"
                     )
@@ -207,9 +212,3 @@ class IndexBuilder:
                 f"{path} has crc32c {file.crc32c:08x}, but it was listed with {stat}"
             )
         return file
-
-    def _problem_inside(self, payload: bytes, guess: SchemaGuess) -> str:
-        if self.schema is not None:
-            return payload_problem(self.schema, payload)
-        guess.add(payload)
-        return ""

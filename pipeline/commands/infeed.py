@@ -57,7 +57,13 @@ def _run(arguments: Sequence[str]) -> int:
     elif words in ([_CONVERT], [_CONVERT, "-h"], [_CONVERT, "--help"]):
         print(_help_of_convert())
     else:
-        _run_module(_find(" ".join(words)).module, rest)
+        module = _find(" ".join(words)).module
+        started_by_infeed()
+        if module.startswith("converters."):
+            # Beam starts workers by `python -m`, which would put the current directory first.
+            os.environ["PYTHONSAFEPATH"] = "1"
+        sys.argv[1:] = rest
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
     return 0
 
 
@@ -74,15 +80,6 @@ def _find(words: str) -> Command:
             hint = f" It is a mode of training: infeed train RECIPE --mode {words}."
         raise OptionError(f"there is no command 'infeed {words}'.{hint}")
     return known[words]
-
-
-def _run_module(module: str, options: Sequence[str]) -> None:
-    started_by_infeed()
-    if module.startswith("converters."):
-        # Beam starts workers by `python -m`, which would put the current directory first.
-        os.environ["PYTHONSAFEPATH"] = "1"
-    sys.argv[1:] = options
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def _help() -> str:

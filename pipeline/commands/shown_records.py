@@ -86,22 +86,31 @@ def _shown(
     name = next(
         (_text(values[key]) for key in FILE_NAME_KEYS if isinstance(values.get(key), bytes)), ""
     )
-    pictures, texts = _pictures(features, values, alt)
+    images = list(_images(features, values))
+    pictures = list[Picture]()
+    pictured = list[str]()  # the feature of each
+    texts = list[str]()
+    for key, item in images[:MOST_PICTURES]:
+        draw: Any = thumbnail if isinstance(item, bytes) else thumbnail_of_array
+        if picture := draw(item, f"{alt}, {key}" if len(images) > 1 else alt):
+            pictures.append(picture)
+            pictured.append(key)
+        elif _holds(features, key) == "image":
+            texts.append(f"{key}: unreadable image ({len(item):,} bytes)")
+    if len(images) > MOST_PICTURES:
+        texts.append(f"the first {MOST_PICTURES} of {len(images):,} images")
     texts += _texts(features, values, label)
     text = text_of(values) if text_of else None
     if text:
         texts.append(_on_one_line(text))
-    pictured = [key for key, _ in pictures]
     shown_elsewhere = [*pictured, source.labels and source.labels.key]
     rest = {
         key: value
         for key, value in values.items()
         if key not in shown_elsewhere and not (text and _is_long(value))
     }
-    shown = [picture for _, picture in pictures]
-    return ShownRecord(
-        number, where, name, label, shown, texts, dict(_values(features, rest)), pictured=pictured
-    )
+    words = dict(_values(features, rest))
+    return ShownRecord(number, where, name, label, pictures, texts, words, pictured=pictured)
 
 
 def _label(labels: Labels | None, values: Values) -> str:
@@ -115,25 +124,6 @@ def _label(labels: Labels | None, values: Values) -> str:
 def _name(labels: Labels, label: int) -> str:
     name = labels.name_of(label)
     return label_text(labels, label) if name is None else shortened(name, MOST_NAME)
-
-
-def _pictures(
-    features: Features, values: Values, alt: str
-) -> tuple[list[tuple[str, Picture]], list[str]]:
-    """Pictures by feature, which their alternative text names if there are several; and what cannot
-    be shown."""
-    images = list(_images(features, values))
-    problems = list[str]()
-    pictures = list[tuple[str, Picture]]()
-    for key, item in images[:MOST_PICTURES]:
-        draw = thumbnail if isinstance(item, bytes) else thumbnail_of_array
-        if picture := draw(item, f"{alt}, {key}" if len(images) > 1 else alt):
-            pictures.append((key, picture))
-        elif _holds(features, key) == "image":
-            problems.append(f"{key}: unreadable image ({len(item):,} bytes)")
-    if len(images) > MOST_PICTURES:
-        problems.append(f"the first {MOST_PICTURES} of {len(images):,} images")
-    return pictures, problems
 
 
 def _images(features: Features, values: Values) -> Iterator[tuple[str, Any]]:

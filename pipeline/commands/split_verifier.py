@@ -109,30 +109,41 @@ class SplitVerifier(_Findings):
 
     def problems(self) -> Iterator[Problem]:
         """Yields all damage as it is found, in shard order. Call it once."""
-        yield from self._open_index()
-        self._listed = self.storage.list(self.manifest.directory)
+        directory = self.manifest.directory
+        index = join(directory, index_file(self.split))
+        try:
+            self.index = load_index(self.storage, directory, self.split, self.entry)
+        except (ShardError, StorageError) as e:
+            yield Problem(index, str(e).removeprefix(f"{index} "))
+        self._listed = self.storage.list(directory)
         yield from self._strays()
         if what := sidecars.ledger_problem(
-            self.storage, self.manifest.directory, self.split, self.entry.rejected
+            self.storage, directory, self.split, self.entry.rejected
         ):
-            yield Problem(join(self.manifest.directory, rejects_file(self.split)), what)
+            yield Problem(join(directory, rejects_file(self.split)), what)
         pool = ThreadPoolExecutor(files_at_once(self.storage), thread_name_prefix="infeed-verify")
         try:
             for of_shard, problems in pool.map(self._prove, range(len(self.entry.shards))):
-                self._add(of_shard)
+                self.records += of_shard.records
+                self.labels.update(of_shard.labels)
+                self.totals.update(of_shard.totals)
+                if self.key_digest is None or of_shard.key_digest is None:
+                    self.key_digest = None
+                else:
+                    self.key_digest = add_digests((self.key_digest, of_shard.key_digest))
                 yield from problems
         finally:
             pool.shutdown(cancel_futures=True)
         if self.records != self.entry.num_records:
             self.key_digest = None  # the digest of the remaining records proves nothing
         elif what := self._wrong_total():
-            yield Problem(join(self.manifest.directory, MANIFEST_FILE), what)
+            yield Problem(join(directory, MANIFEST_FILE), what)
         if self.key_verdict == "wrong":
             what = (
                 f"key_digest of {self.split!r} is {self.entry.key_digest}, its records have "
                 f"{self.key_digest:032x}"
             )
-            yield Problem(join(self.manifest.directory, MANIFEST_FILE), what)
+            yield Problem(join(directory, MANIFEST_FILE), what)
 
     def _wrong_total(self) -> str:
         for name in sorted(self.entry.totals.keys() & self.manifest.schema.features.keys()):
@@ -149,14 +160,6 @@ class SplitVerifier(_Findings):
         if self.key_digest is None:
             return "not kept" if self.records == self.entry.num_records else "unknown"
         return "proven" if f"{self.key_digest:032x}" == self.entry.key_digest else "wrong"
-
-    def _open_index(self) -> Iterator[Problem]:
-        directory = self.manifest.directory
-        path = join(directory, index_file(self.split))
-        try:
-            self.index = load_index(self.storage, directory, self.split, self.entry)
-        except (ShardError, StorageError) as e:
-            yield Problem(path, str(e).removeprefix(f"{path} "))
 
     def _strays(self) -> Iterator[Problem]:
         """Shards that are not in the manifest."""
@@ -181,7 +184,12 @@ class SplitVerifier(_Findings):
             pieces = pieces_of(
                 self.storage, path, listed.bytes, PIECE_BYTES, checksum, read=self.read
             )
-            for frame in read_frames(pieces, self._rows(number)):
+            rows = None
+            if self.index is not None:
+                first, end = self.index.shard_starts[number : number + 2]
+                lengths = self.index.lengths[first:end]
+                rows = np.stack([lengths, self.index.crcs[first:end]], axis=1)
+            for frame in read_frames(pieces, rows):
                 where = f"{path}, record {frame.record} at byte {frame.offset}"
                 if frame.problem:
                     problems.append(Problem(where, frame.problem))
@@ -202,12 +210,6 @@ class SplitVerifier(_Findings):
             what = f"has {findings.records} records, the manifest says {shard.records}"
             problems.append(Problem(path, what))
         return findings, problems
-
-    def _rows(self, number: int) -> np.ndarray | None:
-        if self.index is None:
-            return None
-        first, end = self.index.shard_starts[number : number + 2]
-        return np.stack([self.index.lengths[first:end], self.index.crcs[first:end]], axis=1)
 
     def _problems_inside(self, findings: _Findings, payload: bytes) -> Iterator[str]:
         schema = self.manifest.schema
@@ -239,12 +241,3 @@ class SplitVerifier(_Findings):
                 problem = image_problem(data) if isinstance(data, bytes) else ""
                 if problem:
                     yield f"{name!r}: {problem}"
-
-    def _add(self, of_shard: _Findings) -> None:
-        self.records += of_shard.records
-        self.labels.update(of_shard.labels)
-        self.totals.update(of_shard.totals)
-        if self.key_digest is None or of_shard.key_digest is None:
-            self.key_digest = None
-        else:
-            self.key_digest = add_digests((self.key_digest, of_shard.key_digest))

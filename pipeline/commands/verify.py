@@ -30,7 +30,7 @@ from pipeline.shards.sidecars import sidecar_texts, write_sidecars
 from pipeline.shards.split_index import SplitIndex
 from pipeline.sizes import counted, format_bytes
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import Storage, in_parallel, join, write_file
+from pipeline.storage.storage import in_parallel, join, write_file
 
 EXAMPLES = ("shards", "shards --split validation --decode")
 DALI_DIRECTORY = "_dali"
@@ -46,7 +46,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     manifest = read_manifest(args.directory)
     splits = _splits(args.split, manifest)
     if args.write_sidecars:
-        _write_sidecars(console, storage, manifest)
+        if manifest.is_index:
+            raise OptionError(
+                f"--write-sidecars: {manifest.directory} was indexed, not converted, so any files "
+                "for TFDS in it are not infeed's. Leave the option out."
+            )
+        write_sidecars(storage, manifest.directory, manifest)
+        say(console, f"wrote {', '.join(sorted(sidecar_texts(manifest)))} -> {manifest.directory}")
     sidecars = list(check_sidecars(storage, manifest))
     for problem in sidecars:
         say(console, f"damaged: {problem}")
@@ -74,7 +80,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             notes += _notes(verifier)
             if args.dali_index is not None:
                 directory = args.dali_index or join(args.directory, DALI_DIRECTORY)
-                notes.append(_write_dali(directory, verifier, problems))
+                what = "no DALI index, because the split is damaged."
+                if verifier.index and not problems:
+                    paths = write_dali_index(directory, verifier.entry, verifier.index)
+                    what = f"DALI index of {counted(len(paths), 'shard')} -> {directory}"
+                notes.append(f"{split}: {what}")
     console.print(table)
     for line in (*dict.fromkeys(notes), *repairs(manifest, problems_of_splits, sidecars)):
         say(console, line)
@@ -117,16 +127,6 @@ def _parser() -> argparse.ArgumentParser:
         ),
     )
     return parser
-
-
-def _write_sidecars(console: Console, storage: Storage, manifest: Manifest) -> None:
-    if manifest.is_index:
-        raise OptionError(
-            f"--write-sidecars: {manifest.directory} was indexed, not converted, so any files for "
-            "TFDS in it are not infeed's. Leave the option out."
-        )
-    write_sidecars(storage, manifest.directory, manifest)
-    say(console, f"wrote {', '.join(sorted(sidecar_texts(manifest)))} -> {manifest.directory}")
 
 
 def _splits(names: Sequence[str] | None, manifest: Manifest) -> list[str]:
@@ -175,13 +175,6 @@ def _notes(verifier: SplitVerifier) -> Iterator[str]:
         )
 
 
-def _write_dali(directory: str, verifier: SplitVerifier, problems: Sequence[Problem]) -> str:
-    if problems or verifier.index is None:
-        return f"{verifier.split}: no DALI index, because the split is damaged."
-    paths = write_dali_index(directory, verifier.entry, verifier.index)
-    return f"{verifier.split}: DALI index of {counted(len(paths), 'shard')} -> {directory}"
-
-
 def write_dali_index(directory: str, entry: SplitEntry, index: SplitIndex) -> list[str]:
     """Publishes <directory>/<shard>.idx for each shard, as DALI's tfrecord2idx does. Returns the
     paths in shard order.
@@ -215,9 +208,27 @@ def repairs(
     changed = _names(problems, "changed")
     wrong = _names(problems, "as converted")
     if manifest.is_index:
-        yield from _of_indexed(changed, wrong)
+        again = "run the indexing command again (infeed index)"
+        of_changed = (
+            f"copy the files named above again; or, if they were replaced on purpose, {again}."
+        )
+        of_wrong = (
+            "as indexed: replace the files, or correct the label file, and "
+            f"{again} with the right --labels-file, --label-key and --label-base."
+        )
     else:
-        yield from _of_converted(manifest, changed, wrong)
+        again = f"run the conversion into {manifest.directory} again, its command with --splits="
+        of_changed = (
+            f"{again}{changed} --verify-existing (it rewrites only what is damaged); or copy the "
+            "files named above again."
+        )
+        of_wrong = (
+            f"as converted: repair the raw data or the label file, and {again}{wrong} --overwrite."
+        )
+    if changed:
+        yield f"To repair {changed}: {of_changed}"
+    if wrong:
+        yield f"Records of {wrong} are wrong, although their bytes are {of_wrong}"
     every = itertools.chain(*problems.values(), sidecars)
     strays = [problem.where for problem in every if problem.cause == "stray"]
     if strays:
@@ -237,35 +248,6 @@ def _names(problems: ProblemsBySplit, cause: Cause) -> str:
 
 def _have(problems: Sequence[Problem], cause: Cause) -> bool:
     return any(problem.cause == cause for problem in problems)
-
-
-def _of_converted(manifest: Manifest, changed: str, wrong: str) -> Iterator[str]:
-    again = f"run the conversion into {manifest.directory} again, its command with --splits="
-    if changed:
-        yield (
-            f"To repair {changed}: {again}{changed} --verify-existing (it rewrites only what is "
-            "damaged); or copy the files named above again."
-        )
-    if wrong:
-        yield (
-            f"Records of {wrong} are wrong, although their bytes are as converted: repair the raw "
-            f"data or the label file, and {again}{wrong} --overwrite."
-        )
-
-
-def _of_indexed(changed: str, wrong: str) -> Iterator[str]:
-    again = "run the indexing command again (infeed index)"
-    if changed:
-        yield (
-            f"To repair {changed}: copy the files named above again; or, if they were replaced on "
-            f"purpose, {again}."
-        )
-    if wrong:
-        yield (
-            f"Records of {wrong} are wrong, although their bytes are as indexed: replace the "
-            f"files, or correct the label file, and {again} with the right --labels-file, "
-            "--label-key and --label-base."
-        )
 
 
 if __name__ == "__main__":

@@ -41,25 +41,17 @@ def renumbered(
         column = columns[key]
         values = column.values if isinstance(column, Ragged) else column
         renumbered_values = renumber(values)
-        numbers[key] = (
-            Ragged(renumbered_values, column.lengths)
-            if isinstance(column, Ragged)
-            else renumbered_values
-        )
+        gone = (renumbered_values == MISSING) & (values != MISSING)
+        if isinstance(column, Ragged):
+            numbers[key] = Ragged(renumbered_values, column.lengths)
+            records = np.arange(len(column.lengths))
+            counts = np.bincount(np.repeat(records, column.lengths), gone, len(records))
+        else:
+            numbers[key] = renumbered_values
+            counts = gone.sum(axis=tuple(range(1, gone.ndim)))
         if renumber.hides:
-            gone = _per_record(column, (renumbered_values == MISSING) & (values != MISSING))
-            hidden = gone if hidden is None else hidden + gone
+            hidden = (0 if hidden is None else hidden) + counts.astype(np.int32)
     return numbers, hidden
-
-
-def _per_record(column: Column, flags: np.ndarray) -> np.ndarray:
-    """int32 [n]: how many of each record's values have a flag."""
-    if not isinstance(column, Ragged):
-        return flags.sum(axis=tuple(range(1, flags.ndim)), dtype=np.int32)
-    records = len(column.lengths)
-    return np.bincount(np.repeat(np.arange(records), column.lengths), flags, records).astype(
-        np.int32
-    )
 
 
 def merged(parts: Sequence[tuple[np.ndarray, Columns]]) -> Columns:

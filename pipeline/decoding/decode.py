@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.checks import did_you_mean
-from pipeline.decoding.op import Features, Op, Specs
+from pipeline.decoding.op import Features, Op
 from pipeline.decoding.planning import PadTo, Plan, listed, padded_specs, planned
 from pipeline.decoding.rows import RowDecoder
 from pipeline.description import Renumbering
@@ -73,7 +73,21 @@ class Decoder:
             )  # fmt: skip
         self._planned = (layout, plan, pads)
         self._decoder = RowDecoder(layout, plan, pads, taken, {})
-        self._rows = _row_specs(plan.specs, taken, pad_values or {})
+        values = pad_values or {}
+        rows = dict[str, ArraySpec]()  # as delivered: 64 bits become 32
+        for key in taken:
+            spec = plan.specs[key]
+            rows[key] = ArraySpec(spec.shape, delivered(spec.dtype), values.get(key, spec.pad))
+        for key, pad in values.items():
+            if key not in rows:
+                raise OptionError(
+                    f"pad_values has {key!r}, which is not in the batch.{did_you_mean(key, rows)}"
+                )
+            if not holds(rows[key].dtype, pad):
+                raise OptionError(
+                    f"pad_values[{key!r}] is {pad!r}, which {rows[key].dtype} cannot hold."
+                )
+        self._rows = rows
         self._nest = nested_tree if nested else dict[str, Any]
         self._host_batch = host_batch
         self.spec = self._batches_of(self._rows | RESERVED | (SEED if seeded else {}))
@@ -150,26 +164,6 @@ def _checked(keys: tuple[str, ...], plan: Plan) -> list[str]:
                 "gives it a fixed shape (such as DecodeJpeg for an image), or leave it out of keys."
             )
     return sorted(set(keys))
-
-
-def _row_specs(
-    specs: Specs, keys: Iterable[str], pad_values: Mapping[str, float]
-) -> dict[str, ArraySpec]:
-    """One row of each key as delivered: 64 bits become 32, with its pad value."""
-    rows = {}
-    for key in keys:
-        dtype = delivered(specs[key].dtype)
-        rows[key] = ArraySpec(specs[key].shape, dtype, pad_values.get(key, specs[key].pad))
-    for key, pad in pad_values.items():
-        if key not in rows:
-            raise OptionError(
-                f"pad_values has {key!r}, which is not in the batch.{did_you_mean(key, rows)}"
-            )
-        if not holds(rows[key].dtype, pad):
-            raise OptionError(
-                f"pad_values[{key!r}] is {pad!r}, which {rows[key].dtype} cannot hold."
-            )
-    return rows
 
 
 def nested_tree(flat: Mapping[str, Any]) -> dict[str, Any]:

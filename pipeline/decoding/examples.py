@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipeline.decoding.columns import ONE_BYTE, Column, Columns, Ragged, floats, integers, merged
+from pipeline.decoding.columns import ONE_BYTE, Columns, Ragged, floats, integers, merged
 from pipeline.shards.example import LIST_TAG, varint
 from pipeline.shards.example_decoding import decode_features, example_keys
 from pipeline.shards.schema import Feature
@@ -109,7 +109,12 @@ class ExampleParser:
         ends = np.cumsum(sizes)
         alike, ranges = _walk(data, ends - sizes, ends, self._order)
         if not alike.any():
-            self._order = order = self._order_of(payloads[0], len(payloads))
+            keys = example_keys(payloads[0]) or ()  # none if it is not an Example
+            bearable = (
+                len(keys) * len(payloads) <= _MOST_STEPS
+                and max(map(len, keys), default=0) <= _LONGEST_KEY
+            )
+            self._order = order = _Order(keys if bearable else (), self._features)
             alike, ranges = _walk(data, ends - sizes, ends, order)
         if not alike.all():
             ranges = {
@@ -124,24 +129,20 @@ class ExampleParser:
             columns |= self._one_by_one([b""] * int(alike.sum()), absent)
         return alike, columns
 
-    def _order_of(self, payload: bytes, count: int) -> _Order:
-        """The order of the features in this record; empty if it is not an Example, or cannot be
-        parsed in step with `count` records at a bearable cost."""
-        keys = example_keys(payload) or ()
-        bearable = (
-            len(keys) * count <= _MOST_STEPS and max(map(len, keys), default=0) <= _LONGEST_KEY
-        )
-        return _Order(keys if bearable else (), self._features)
-
     def _one_by_one(self, payloads: Sequence[bytes], keys: Collection[bytes]) -> Columns:
         features = [decode_features(payload, keys) for payload in payloads]
         columns = Columns()
         for key in keys:
             feature = self._features[key]
             name = key.decode()
-            columns[name] = _stacked(
-                [feature_values(name, feature, record.get(name)) for record in features], feature
-            )
+            rows = [feature_values(name, feature, record.get(name)) for record in features]
+            shape: Any = feature.shape
+            empty = np.empty(0, DTYPES[feature.dtype])
+            if feature.num_values is None:
+                lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+                columns[name] = Ragged(np.concatenate([empty, *rows]), lengths)
+            else:
+                columns[name] = np.stack(rows) if rows else empty.reshape(0, *shape)
         return columns
 
 
@@ -273,13 +274,3 @@ def _together(features: Mapping[bytes, Feature]) -> Iterable[Sequence[bytes]]:
     for key, feature in features.items():
         groups[feature.dtype if feature.shape == () else key].append(key)
     return groups.values()
-
-
-def _stacked(rows: Sequence[np.ndarray], feature: Feature) -> Column:
-    shape: Any = feature.shape
-    empty = np.empty(0, DTYPES[feature.dtype])
-    if feature.num_values is None:
-        return Ragged(
-            np.concatenate([empty, *rows]), np.fromiter(map(len, rows), np.int64, len(rows))
-        )
-    return np.stack(rows) if rows else empty.reshape(0, *shape)

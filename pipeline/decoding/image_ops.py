@@ -110,18 +110,13 @@ def _opened(encoded: bytes, kind: Kind, size: Size | None = None) -> ImageFile:
                 io.BytesIO(encoded)
             ).verify()  # loading a PNG does not check the checksums of its pixels
     except (OSError, SyntaxError, ValueError, EOFError, RuntimeError, struct.error) as e:
-        raise _damaged(kind, e) from e
+        other = " DecodeJpeg decodes nothing but JPEG; DecodeResize also decodes PNG and WebP."
+        raise SchemaError(
+            f"the {kind} image is damaged or truncated. Replace it and convert the data again, or "
+            f"leave such records out with on_error.{other * (kind == 'JPEG')} The decoder reports: "
+            f"{str(e)[:200]}"
+        ) from e
     return image
-
-
-def _damaged(kind: Kind, error: Exception) -> SchemaError:
-    other = " DecodeJpeg decodes nothing but JPEG; DecodeResize also decodes PNG and WebP." * (
-        kind == "JPEG"
-    )
-    return SchemaError(
-        f"the {kind} image is damaged or truncated. Replace it and convert the data again, or "
-        f"leave such records out with on_error.{other} The decoder reports: {str(error)[:200]}"
-    )
 
 
 def png_or_webp_size(encoded: bytes, key: str) -> Size:

@@ -161,7 +161,7 @@ class DecodeCentralCrop(_Photo):
             return self._resized(
                 self._window(value, lambda h, w: central_square(h, w, side, self.border))
             )
-        pixels = self._window(value, whole, (self.resize_short, self.resize_short))
+        pixels = self._window(value, full_image, (self.resize_short, self.resize_short))
         height, width = resized_short(pixels.shape[0], pixels.shape[1], self.resize_short)
         y = (height - side) // 2
         x = (width - side) // 2
@@ -182,7 +182,7 @@ class DecodeResize(_Photo):
         check_choice(f"{self!r}: fit", self.fit, ("stretch", "pad"))
 
     def _image(self, value: bytes, _rng: Rng, /) -> np.ndarray:
-        pixels = self._window(value, whole)
+        pixels = self._window(value, full_image)
         if self.fit == "stretch":
             return self._resized(pixels)
         scale = min(target / side for target, side in zip(self.size, pixels.shape, strict=False))
@@ -240,6 +240,6 @@ def resized_short(height: int, width: int, shorter: int) -> Size:
     return round(float(np.float32(height) * ratio)), round(float(np.float32(width) * ratio))
 
 
-def whole(height: int, width: int) -> Window:
+def full_image(height: int, width: int) -> Window:
     """The complete image."""
     return 0, 0, height, width

@@ -51,9 +51,16 @@ class RowDecoder:
         self.pad_to = pad_to
         self.keys = tuple(keys)
         self.num_ops = len(plan.steps)
-        self.steps, read = _steps_for(keys, plan, only_needed)
+        # from the last op back to the features of a record
+        steps = dict[int, Step]()
+        needed = set(keys)
+        for place, step in reversed(list(enumerate(plan.steps))):
+            if not only_needed or needed & step.sets.keys():
+                steps[place] = step
+                needed = (needed - step.sets.keys()) | set(step.op.reads)
+        self.steps = dict(sorted(steps.items()))
         counted = {pad.length_into: key for key, pad in pad_to.items()}
-        self.stored = sorted({counted.get(key, key) for key in read})
+        self.stored = sorted({counted.get(key, key) for key in needed})
         self.renumbered = {key: each for key, each in renumbered.items() if key in self.stored}
         set_by_ops = {key for step in self.steps.values() for key in step.sets}
         self._set_by_ops = {key: plan.specs[key] for key in self.keys if key in set_by_ops}
@@ -99,20 +106,6 @@ class RowDecoder:
 
         self._threads(len(seeds), apply)
         return arrays
-
-
-def _steps_for(
-    keys: Collection[str], plan: Plan, only_needed: bool
-) -> tuple[dict[int, Step], set[str]]:
-    """The steps by their place in the list, all or only those on which a key depends; and the
-    features of a record that they and the keys need."""
-    steps = dict[int, Step]()
-    needed = set(keys)
-    for place, step in reversed(list(enumerate(plan.steps))):
-        if not only_needed or needed & step.sets.keys():
-            steps[place] = step
-            needed = (needed - step.sets.keys()) | set(step.op.reads)
-    return dict(sorted(steps.items())), needed
 
 
 def narrowed(key: str, values: np.ndarray) -> np.ndarray:
@@ -196,10 +189,10 @@ def parser_of(layout: Layout, keys: Collection[str], *, narrow: bool = False) ->
     if keys and isinstance(layout, Schema) and not layout.opaque:
         parser = ExampleParser({key: layout.features[key] for key in keys})
         return parser if narrow else functools.partial(_widened, parser)
-    return functools.partial(_whole, keys)
+    return functools.partial(_opaque_columns, keys)
 
 
-def _whole(keys: Collection[str], payloads: Sequence[bytes]) -> Columns:
+def _opaque_columns(keys: Collection[str], payloads: Sequence[bytes]) -> Columns:
     return dict.fromkeys(keys, objects(payloads))
 
 

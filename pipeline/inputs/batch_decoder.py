@@ -173,25 +173,21 @@ class BatchDecoder:
 
         It depends only on the data, not on earlier batches, so every host and every resumed run
         finds the same one."""
-        for number, record in self._records_after(record_id):
-            ids = np.array([number])
-            seeds = record_seeds(seed, np.array([epoch]), ids)
-            bad = dict(self._bad_rows(ids, seeds, {0: record}))
-            if not bad:
-                return number, seeds[0], intact(record)
-            self._note([(number, bad[0])])
+        candidates = stand_ins(self.records.info.source_starts.tolist(), record_id)
+        size = 1  # the candidates are fetched in growing groups: damage is rarely a single record
+        while numbers := list(itertools.islice(candidates, size)):
+            for number, record in zip(numbers, fetch(self.records, np.array(numbers)), strict=True):
+                ids = np.array([number])
+                seeds = record_seeds(seed, np.array([epoch]), ids)
+                bad = dict(self._bad_rows(ids, seeds, {0: record}))
+                if not bad:
+                    return number, seeds[0], intact(record)
+                self._note([(number, bad[0])])
+            size = min(2 * size, MOST_FETCHED)
         raise BadRecordsError(
             f"{self.records.where(record_id)} is bad, and no other record can replace it, because "
             "all records of its source are bad. Check the ops and keys, or convert the data again."
         )
-
-    def _records_after(self, record_id: int) -> Iterator[tuple[int, Record]]:
-        """The candidates, fetched in growing groups: damage is rarely a single record."""
-        numbers = stand_ins(self.records.info.source_starts.tolist(), record_id)
-        size = 1
-        while ids := list(itertools.islice(numbers, size)):
-            yield from zip(ids, fetch(self.records, np.array(ids)), strict=True)
-            size = min(2 * size, MOST_FETCHED)
 
     def _note(self, bad: Iterable[tuple[int, Bad]]) -> None:
         self.quarantine.add(

@@ -94,7 +94,7 @@ def read_ahead(
     item of them.
 
     Iterating raises StorageError. It has no time limit; its consumer has one."""
-    waiting: deque[list[Rows]] = deque()
+    waiting = deque[list[Rows]]()
 
     def requests() -> Iterator[Group]:
         for group, num_bytes in _groups(records, batches, min(ahead_bytes // 4, GROUP_BYTES)):
@@ -137,7 +137,7 @@ def _groups(
 
     The first group is the first of `batches`, so that it arrives early; groups then double up to 16
     MiB."""
-    group: list[Rows] = []
+    group = list[Rows]()
     group_bytes = target_bytes = 0
     for rows in batches:
         group.append(rows)

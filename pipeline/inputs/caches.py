@@ -185,7 +185,11 @@ class DiskStore:
         try:
             for record_id, offset, crc, record in rows:
                 if isinstance(record, Proven) and record.crc == crc and self._writes:
-                    self._write(record_id, offset, record)
+                    header, footer = frame_ends(len(record.payload), crc)
+                    frame = (header, record.payload, footer)
+                    if os.pwritev(self._records, frame, offset) == sum(map(len, frame)):
+                        os.pwrite(self._present, b"\1", record_id)
+                        self._known[record_id] = True
         except OSError as e:
             self._writes = False
             log.warning(
@@ -207,13 +211,6 @@ class DiskStore:
             )
         os.truncate(fd, size)  # holes where nothing was written
         return fd
-
-    def _write(self, record_id: int, offset: int, record: Proven) -> None:
-        header, footer = frame_ends(len(record.payload), record.crc)
-        frame_bytes = len(header) + len(record.payload) + len(footer)
-        if os.pwritev(self._records, (header, record.payload, footer), offset) == frame_bytes:
-            os.pwrite(self._present, b"\1", record_id)
-            self._known[record_id] = True
 
 
 # of records by number; what it holds may still be missing or damaged when it is read
@@ -303,7 +300,7 @@ class _Followed:
         groups: Groups,
         ahead_bytes: int,
     ) -> None:
-        self._ids: deque[np.ndarray] = deque()
+        self._ids = deque[np.ndarray]()
         self._then = then
         self._reading = of.read(self._noted(groups), ahead_bytes)
 

@@ -94,8 +94,8 @@ class Unbatched:
             "seed": ctx.seed,
             "stall_seconds": ctx.stall_seconds,
             "workers": ctx.workers,
+            **ctx.reading,
         }
-        from_context |= ctx.reading
         taken = {
             name: from_context[name]
             for name in from_context.keys() & signature(self._make).parameters
@@ -165,7 +165,7 @@ class Quarantine(Sequence[BadRecord]):
         self.max_bad_records = max_bad_records
         self._file = None if quarantine_file is None else _File(fspath(quarantine_file))
         self._lock = threading.Lock()
-        self._met: dict[int, BadRecord] = {}
+        self._met = dict[int, BadRecord]()
 
     def __len__(self) -> int:
         return len(self._met)
@@ -221,6 +221,6 @@ class _File:
 
     def _merged(self, old: bytes, new: Mapping[str, tuple[int, bytes]]) -> bytes:
         # Keep the first line of a place, or hosts whose reasons differ would change it forever.
-        kept = [(self._file.read(line, BadRecord), line) for line in old.splitlines()]
-        lines = dict(new) | {bad.where: (bad.record_id, line) for bad, line in kept}
+        listed = [(self._file.read(line, BadRecord), line) for line in old.splitlines()]
+        lines = dict(new) | {bad.where: (bad.record_id, line) for bad, line in listed}
         return b"".join(line + b"\n" for _, line in sorted(lines.values()))

@@ -55,7 +55,7 @@ class TfProgram:
         )
         # of the newest pass: after each batch, the checksum of all so far
         self.digests = array("I")
-        self.restored: dict[int, int] = {}  # position -> the checksum that was saved with it
+        self.restored = dict[int, int]()  # position -> the checksum that was saved with it
 
     def batches(self, position: int, /) -> "TfProgramBatches":
         """The batches after that many, which are read and dropped first.
@@ -120,22 +120,20 @@ class TfProgramBatches(Iterator[Batch]):
 
     def __next__(self) -> Batch:
         if self.skipped < self._skip:
-            self._skip_all()
+            began = time.monotonic()
+            log.info(
+                "the tf.data program runs from its beginning, to resume after %d batches",
+                self._skip,
+            )
+            while self.skipped < self._skip and not self._closed:
+                try:
+                    self._read()
+                except StopIteration:
+                    raise _changed(f"has only {self.skipped} batches", self._skip) from None
+                self.skipped += 1
+            log.info("it dropped %d batches in %.1f s", self.skipped, time.monotonic() - began)
         batch = tf.nest.map_structure(lambda leaf: _narrowed(leaf[self._source.rows]), self._read())
         return {MASK: np.ones(self._source.rows.shape, np.float32)} | batch
-
-    def _skip_all(self) -> None:
-        began = time.monotonic()
-        log.info(
-            "the tf.data program runs from its beginning, to resume after %d batches", self._skip
-        )
-        while self.skipped < self._skip and not self._closed:
-            try:
-                self._read()
-            except StopIteration:
-                raise _changed(f"has only {self.skipped} batches", self._skip) from None
-            self.skipped += 1
-        log.info("it dropped %d batches in %.1f s", self.skipped, time.monotonic() - began)
 
     def _read(self) -> Any:
         try:

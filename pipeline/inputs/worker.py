@@ -56,7 +56,7 @@ def main(index: int, parent: int, descriptors: Descriptors) -> NoReturn:
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     requests = Connection(descriptors.requests)
     worker_pool.inside_worker = True
-    bad = list[BadRecord]()  # those that no answer has told
+    bad = list[BadRecord]()  # those not yet reported
     try:
         work = unpacked(descriptors.work, descriptors.sizes)
         _answer(index, requests, descriptors, work, bad)

@@ -46,8 +46,7 @@ def divisors(n: int) -> list[int]:
 
 
 class BatchOrder:
-    """What orders have in common: an endless one of `num_records` records per epoch, if it has
-    epochs."""
+    """The base of all orders. By default they are endless."""
 
     start = Position(0, 0)
     num_records: int
@@ -176,28 +175,23 @@ def rows_of_batches(
     """int64 [2, n]: the ids and the epochs of these row ranges of a batch, then of the batches that
     follow.
 
-    records(stream, first, wanted): (epochs, ids) of a stream's records from place `first` on. A
+    records(stream, first, count): (epochs, ids) of a stream's records from place `first` on. A
     stream is asked once for all batches, because asking costs as much as 20 records."""
     tables = [np.empty((2, batches, 0), np.int64)]
-    for stream, first, count in stream_rows(ranges, rows_per_stream):
-        table = np.empty((2, batches * rows_per_stream), np.int64)
-        at = 0
-        for epochs, ids in records(stream, first, (batches - 1) * rows_per_stream + count):
-            table[0, at : at + len(ids)], table[1, at : at + len(ids)] = ids, epochs
-            at += len(ids)
-        tables.append(table.reshape(2, batches, rows_per_stream)[:, :, :count])
-    return np.concatenate(tables, axis=2).reshape(2, -1)
-
-
-def stream_rows(ranges: Iterable[range], rows_per_stream: int) -> Iterator[tuple[int, int, int]]:
-    """(stream, first row within it, rows) for row ranges of a batch, in the order given."""
     for rows in ranges:
-        at = rows.start
-        while at < rows.stop:
-            stream, first = divmod(at, rows_per_stream)
-            count = min(rows.stop - at, rows_per_stream - first)
-            yield stream, first, count
-            at += count
+        row = rows.start
+        while row < rows.stop:
+            stream, first = divmod(row, rows_per_stream)
+            count = min(rows.stop - row, rows_per_stream - first)
+            table = np.empty((2, batches * rows_per_stream), np.int64)
+            at = 0
+            for epochs, ids in records(stream, first, (batches - 1) * rows_per_stream + count):
+                table[0, at : at + len(ids)] = ids
+                table[1, at : at + len(ids)] = epochs
+                at += len(ids)
+            tables.append(table.reshape(2, batches, rows_per_stream)[:, :, :count])
+            row += count
+    return np.concatenate(tables, axis=2).reshape(2, -1)
 
 
 class EvalOrder(BatchOrder):

@@ -74,7 +74,7 @@ class Table(_Titled):
         return replace(self, columns=list(compress(self.columns, filled)), rows=rows)
 
     def _cells(self, at: int) -> list[Cell]:
-        """Those of a column, without None."""
+        """The cells of a column, without None."""
         return [row[at] for row in self.rows if row[at] is not None]
 
 
@@ -87,7 +87,7 @@ class Bars(_Titled):
     @property
     def most(self) -> int:
         """The largest count, at least 1."""
-        return max((count for _, count in self.rows), default=0) or 1
+        return max([1, *(count for _, count in self.rows)])
 
 
 @dataclass(frozen=True)
@@ -102,17 +102,11 @@ class Matrix(_Titled):
 
 
 @dataclass(frozen=True)
-class Histogram(_Titled):
+class Histogram(Bars):
     """An upright bar for each bin, (range, count), next to each other. low, high: of all values."""
 
-    rows: Sequence[tuple[str, int]]
     low: str
     high: str
-
-    @property
-    def most(self) -> int:
-        """The largest count."""
-        return max(count for _, count in self.rows)
 
 
 @dataclass(frozen=True)
@@ -145,7 +139,7 @@ class Note(_Titled):
     warning: bool = False
 
 
-Block = Figures | Table | Bars | Matrix | Histogram | Pictures | Code | Note
+Block = Figures | Table | Bars | Matrix | Pictures | Code | Note
 
 
 @dataclass(frozen=True)
@@ -200,7 +194,15 @@ def check_page(path: str) -> None:
         )
     _check_replaceable(storage, path)
     if not is_remote(path):
-        _check_writable(path)
+        # now: the page comes after a long time
+        parent = next(parent for parent in Path(path).absolute().parents if parent.exists())
+        try:
+            with tempfile.TemporaryFile(dir=parent):
+                pass
+        except OSError as e:
+            raise OptionError(
+                f"cannot write {path}: {parent}: {e.strerror}. Give a file in another directory."
+            ) from e
     if find_spec("jinja2") is None:
         raise OptionError(f"pages need jinja2. Install it: {how_to_install('pages')}.")
 
@@ -213,19 +215,6 @@ def _check_replaceable(storage: Storage, path: str) -> None:
         raise OptionError(
             f"{path} exists and is not a page of infeed. Give another name, or move the file."
         )
-
-
-def _check_writable(path: str) -> None:
-    """OptionError if no file can be made in the nearest directory that exists: the page comes after
-    a long time."""
-    parent = next(parent for parent in Path(path).absolute().parents if parent.exists())
-    try:
-        with tempfile.TemporaryFile(dir=parent):
-            pass
-    except OSError as e:
-        raise OptionError(
-            f"cannot write {path}: {parent}: {e.strerror}. Give a file in another directory."
-        ) from e
 
 
 def _is_number(value: Any) -> bool:

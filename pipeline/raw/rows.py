@@ -183,7 +183,7 @@ def _rows(
     while True:
         offset = lines.offset
         line = lines.line
-        after_first: list[int] = []
+        after_first = list[int]()
         try:
             cells = parse(_taken(lines, after_first, why if offset < doomed_to else ""))
             error = ""

@@ -172,31 +172,28 @@ def encode_integer_examples(schema: Schema, columns: Mapping[str, np.ndarray]) -
 
     Raises SchemaError for other features, shapes or numbers."""
     for key in sorted(columns.keys() | schema.features.keys()):
-        _check_integers(schema, key, columns.get(key))
+        if key not in schema.features:
+            raise SchemaError(
+                f"{key!r} is not in schema {schema.name!r} ({', '.join(sorted(schema.features))})."
+            )
+        values = columns.get(key)
+        shape = schema.features[key].shape
+        if schema.features[key].dtype != "int64" or values is None or values.shape[1:] != shape:
+            actual = "missing" if values is None else f"{values.dtype} {list(values.shape)}"
+            expected = ", ".join(map(str, ("records", *shape)))
+            raise SchemaError(
+                f"{key!r} is {actual}; schema {schema.name!r} needs integers [{expected}]."
+            )
+        if values.size and not 0 <= values.min() <= values.max() < 1 << _VARINT_BITS * _MOST_BYTES:
+            raise SchemaError(
+                f"{key!r} holds {values.min()} to {values.max()}; allowed are 0 to 2^28 - 1."
+            )
     entries = [
-        [_packed_entry(name, packed) for packed in _varints(columns[key])]
+        map(functools.partial(_packed_entry, name), _varints(columns[key]))
         for key, name in schema.encoded_keys
     ]
     joined = map(b"".join, zip(*entries, strict=True))
     return [b"\x0a" + varint(len(features)) + features for features in joined]
-
-
-def _check_integers(schema: Schema, key: str, values: np.ndarray | None) -> None:
-    if key not in schema.features:
-        raise SchemaError(
-            f"{key!r} is not in schema {schema.name!r} ({', '.join(sorted(schema.features))})."
-        )
-    shape = schema.features[key].shape
-    if schema.features[key].dtype != "int64" or values is None or values.shape[1:] != shape:
-        actual = "missing" if values is None else f"{values.dtype} {list(values.shape)}"
-        expected = ", ".join(map(str, ("records", *shape)))
-        raise SchemaError(
-            f"{key!r} is {actual}; schema {schema.name!r} needs integers [{expected}]."
-        )
-    if values.size and not 0 <= values.min() <= values.max() < 1 << _VARINT_BITS * _MOST_BYTES:
-        raise SchemaError(
-            f"{key!r} holds {values.min()} to {values.max()}; allowed are 0 to 2^28 - 1."
-        )
 
 
 def _packed_entry(key: bytes, packed: bytes) -> bytes:

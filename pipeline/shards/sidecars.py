@@ -53,7 +53,13 @@ def sidecar_texts(manifest: Manifest) -> dict[str, str]:
             files[labels_file(manifest.labels.key)] = (
                 "\n".join(_class_names(manifest.labels)) + "\n"
             )
-    files[INFO_FILE] = json.dumps(_dataset_info(manifest), indent=2, sort_keys=True)
+    about = json.loads(manifest.schema.tfds.get(INFO_FILE, "{}")) or _about(manifest)
+    splits = [
+        _split_info(name, entry, manifest.schema.files)
+        for name, entry in sorted(manifest.splits.items())
+    ]
+    info = {**about, "fileFormat": "tfrecord", "splits": splits}
+    files[INFO_FILE] = json.dumps(info, indent=2, sort_keys=True)
     return files
 
 
@@ -74,25 +80,8 @@ def labels_file(key: str) -> str:
     return f"{key.replace('/', '-')}.labels.txt"
 
 
-def _dataset_info(manifest: Manifest) -> Json:
-    return {
-        **(json.loads(manifest.schema.tfds.get(INFO_FILE, "{}")) or _about(manifest)),
-        "fileFormat": "tfrecord",
-        "splits": [
-            _split_info(name, entry, manifest.schema.files)
-            for name, entry in sorted(manifest.splits.items())
-        ],
-    }
-
-
 def _about(manifest: Manifest) -> Json:
-    """The fields that do not depend on the splits."""
-    keys = _supervised_keys(manifest.labels, manifest.schema.features) if manifest.labels else None
-    supervised = (
-        {"supervisedKeys": {"tuple": {"items": [{"featureKey": key} for key in keys]}}}
-        if keys
-        else {}
-    )
+    """The fields of dataset_info.json that do not depend on the splits."""
     return {
         "name": manifest.name,
         "version": manifest.schema.version,
@@ -102,22 +91,26 @@ def _about(manifest: Manifest) -> Json:
             "checksums."
         ),
         **_ORIGINS.get(manifest.name, {}),
-        **supervised,
+        **_supervised(manifest),
     }
 
 
-def _supervised_keys(labels: Labels, features: Mapping[str, Feature]) -> tuple[str, str] | None:
-    """The (input, label) of as_supervised=True. The input is the only image or, without images, the
-    only text.
+def _supervised(manifest: Manifest) -> Json:
+    """The field with the (input, label) of as_supervised=True. The input is the only image or,
+    without images, the only text.
 
-    None if a key is nested: TFDS looks for them at the top level only."""
+    Empty if a key is nested: TFDS looks for them at the top level only."""
+    features = manifest.schema.features
     by_content = defaultdict[str, list[str]](list)
     for key, feature in features.items():
         by_content[feature.content].append(key)
     inputs = by_content["image"] or by_content["text"]
-    keys = (*inputs, labels.key)
-    usable = all("/" not in key and key in features and not features[key].optional for key in keys)
-    return (inputs[0], labels.key) if len(inputs) == 1 and usable else None
+    keys = [*inputs, *([manifest.labels.key] if manifest.labels else [])]
+    if len(inputs) != 1 or len(keys) != 2:
+        return {}
+    if any("/" in key or key not in features or features[key].optional for key in keys):
+        return {}
+    return {"supervisedKeys": {"tuple": {"items": [{"featureKey": key} for key in keys]}}}
 
 
 def _split_info(name: str, entry: SplitEntry, files: str) -> Json:

@@ -3,7 +3,7 @@
 open_dataset concatenates what it is given. All reading goes through the sources."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -64,6 +64,10 @@ class Concatenated:
         )
         commands = dict.fromkeys(source.verify_command for source in sources)
         whole_files = [source.whole_files for source in sources if source.whole_files is not None]
+        # the sums of the totals that all parts state
+        totals, *others = [part.info.totals if part.is_whole else {} for part in parts]
+        for other in others:
+            totals = {name: total + other[name] for name, total in totals.items() if name in other}
         self.info = RecordsInfo(
             name=" + ".join(map(_name, parts)),
             fingerprint=hex_digest(lines.encode()),
@@ -80,7 +84,7 @@ class Concatenated:
             remote=any(source.remote for source in sources),
             whole_files=min(whole_files, default=None),
             verify_command=" and ".join(filter(None, commands)) or None,
-            totals=_summed([part.info.totals if part.is_whole else {} for part in parts]),
+            totals=totals,
             describe=partial(_described, sources),
         )
 
@@ -137,7 +141,7 @@ class ConcatenatedReading:
     ) -> None:
         self._split_up = split_up
         self._groups = iter(groups)
-        self._owners: deque[np.ndarray] = deque()
+        self._owners = deque[np.ndarray]()
         self._requests: list[deque[Group]] = [deque() for _ in reads]
         self._readings = [read(self._requested(i), ahead_bytes) for i, read in enumerate(reads)]
 
@@ -225,11 +229,3 @@ def _shared(one: Schema, other: Schema) -> Schema | None:
         and (twin.dtype, twin.shape) == (feature.dtype, feature.shape)
     }
     return Schema(one.name, features) if features else None
-
-
-def _summed(totals: Sequence[Mapping[str, int]]) -> Mapping[str, int]:
-    """The sums of the totals that all parts know."""
-    sums, *others = totals
-    for other in others:
-        sums = {name: total + other[name] for name, total in sums.items() if name in other}
-    return sums

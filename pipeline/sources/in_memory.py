@@ -46,9 +46,11 @@ class ArrayRecords(ReadDirectly):
         layout = np.dtype(
             [(name, array.dtype, array.shape[1:]) for name, array in self._arrays.items()]
         )
-        _check_dtypes(self._arrays, layout)
+        feature_specs(layout)
         self._record_bytes = layout.itemsize
-        crcs = (crc32c(payload) for ids in self._pieces(count) for payload in self._payloads(ids))
+        rows = max(1, PIECE_BYTES // layout.itemsize)
+        pieces = (np.arange(at, min(at + rows, count)) for at in range(0, count, rows))
+        crcs = (crc32c(payload) for ids in pieces for payload in self._payloads(ids))
         self._crcs = np.fromiter(crcs, np.uint32, count)
         what = f"{count} {np.lib.format.dtype_to_descr(layout)}\n".encode()
         self.info = RecordsInfo(
@@ -90,11 +92,6 @@ class ArrayRecords(ReadDirectly):
             f"{self.where(record_id)}: crc32c is {crc:08x} and was {due:08x} when the arrays were "
             "opened. They have been written to since: pass a copy, or open them again."
         )
-
-    def _pieces(self, count: int) -> Iterator[np.ndarray]:
-        rows = max(1, PIECE_BYTES // self._record_bytes)
-        for first in range(0, count, rows):
-            yield np.arange(first, min(first + rows, count))
 
     def _payloads(self, record_ids: np.ndarray) -> Iterator[bytes]:
         # The join makes the only copy of a row: slicing a memoryview costs 0.1 us and copies
@@ -148,10 +145,6 @@ def _checked_length(arrays: Mapping[str, np.ndarray]) -> int:
         raise EmptySplitError(
             f"the arrays ({', '.join(arrays)}) have no rows, so there is nothing to read."
         )
-    return length
-
-
-def _check_dtypes(arrays: Mapping[str, np.ndarray], layout: np.dtype) -> None:
     for name, array in arrays.items():
         if array.dtype.kind in "OU":
             raise SchemaError(
@@ -159,7 +152,7 @@ def _check_dtypes(arrays: Mapping[str, np.ndarray], layout: np.dtype) -> None:
                 f"length. For text, give np.char.encode({name}, 'utf-8'). Pad rows of different "
                 "lengths, or write them as a dataset."
             )
-    feature_specs(layout)
+    return length
 
 
 class ExampleRecords(ReadDirectly):

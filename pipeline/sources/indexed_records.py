@@ -72,10 +72,10 @@ class IndexedReading(Iterable[list[Record]]):
         self._join_bytes = MAX_READ_BYTES if storage.remote else COPY_BYTES
         self._lookahead = Lookahead(groups, ahead_bytes)
         # groups, and the reads that each waits for
-        self._planned: deque[tuple[np.ndarray, int]] = deque()
-        self._asked: deque[_Read] = deque()
+        self._planned = deque[tuple[np.ndarray, int]]()
+        self._asked = deque[_Read]()
         self._reads_planned = self._reads_done = 0
-        self._kept: dict[int, Record] = {}
+        self._kept = dict[int, Record]()
         self._more = True
 
     def __iter__(self) -> Iterator[list[Record]]:
@@ -83,8 +83,8 @@ class IndexedReading(Iterable[list[Record]]):
             # A storage may take ranges far ahead of the data it yields, to keep requests in flight.
             for data in self._storage.read_ranges(self._ranges()):
                 self._keep(self._asked.popleft(), data)
-                yield from self._whole()
-            yield from self._whole()
+                yield from self._complete_groups()
+            yield from self._complete_groups()
 
     def _ranges(self) -> Iterator[tuple[str, int, int]]:
         idle_bytes = 0
@@ -143,7 +143,7 @@ class IndexedReading(Iterable[list[Record]]):
         equals `due`."""
         return proven_crc(payload, due)
 
-    def _whole(self) -> Iterator[list[Record]]:
+    def _complete_groups(self) -> Iterator[list[Record]]:
         while self._planned and self._planned[0][1] <= self._reads_done:
             group, _ = self._planned.popleft()
             records = [self._kept[record_id] for record_id in group.tolist()]

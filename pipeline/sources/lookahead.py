@@ -21,13 +21,13 @@ class Lookahead(Iterator[np.ndarray]):
     def __init__(self, groups: Iterable[tuple[np.ndarray, int]], ahead: int) -> None:
         self._groups = iter(groups)
         self._ahead = ahead
-        self._sight: deque[tuple[np.ndarray, int]] = deque()
+        self._sight = deque[tuple[np.ndarray, int]]()
         self._sight_weight = 0
         self.due_weight = 0  # of the last group yielded
         self._seen = self._due = 0  # groups
-        self._in_sight: set[int] = set()  # records that have yet to be used
+        self._in_sight = set[int]()  # records that have yet to be used
         # number of uses beyond the first, for the few records that have any
-        self._again: dict[int, int] = {}
+        self._again = dict[int, int]()
         self._unread = self._needed_by = _NONE  # records, and the first group that needs each
 
     def __next__(self) -> np.ndarray:

@@ -23,7 +23,7 @@ class SchemaGuess:
 
     def __init__(self) -> None:
         self.schema: Schema | None = None
-        self._seen: set[tuple[object, ...]] = set()
+        self._seen = set[tuple[object, ...]]()
 
     def add(self, payload: bytes) -> None:
         """~3 us per feature: most records have a layout seen before. Raises SchemaError like

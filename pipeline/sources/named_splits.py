@@ -108,7 +108,7 @@ def files_by_pattern(
     Hidden files never match. Raises OptionError for a pattern without matches, or a file in two
     splits."""
     by_split: dict[str, dict[str, Stat]] = defaultdict(dict)
-    owner: dict[str, str] = {}
+    owner = dict[str, str]()
     for split, pattern in patterns:
         for path, stat in matching_files(join(directory, pattern), storage).items():
             name = path.removeprefix(join(directory, ""))
@@ -228,7 +228,7 @@ def tfds_labels(tfds: TfdsFiles) -> Labels | None:
 
 
 def _usual(labels: Mapping[str, Labels]) -> Labels | None:
-    """Those called label, or the only ones."""
+    """The names of the feature `label`, or of the only feature that has names."""
     return labels.get("label") or (next(iter(labels.values())) if len(labels) == 1 else None)
 
 

@@ -19,18 +19,17 @@ from pipeline.sources.concatenated import Part, concatenated
 from pipeline.sources.dataset import Dataset
 from pipeline.sources.in_memory import ArrayRecords
 from pipeline.sources.indexed_records import IndexedRecords
-from pipeline.sources.named_splits import matching_files
+from pipeline.sources.named_splits import is_pattern, matching_files
 from pipeline.sources.records import Records, as_records
 from pipeline.sources.sequential_records import (
     SequentialRecords,
     Splits,
     foreign_splits,
-    is_directory,
 )
 from pipeline.sources.single_records import FixedLengthRecords
 from pipeline.spec import Opaque
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import Storage
+from pipeline.storage.storage import Storage, find_file
 
 Data = str | PathLike[str] | Mapping[str, Any] | Records
 
@@ -106,13 +105,22 @@ def _parts_at(
             name: functools.partial(IndexedRecords, manifest, name, storage)
             for name in manifest.splits
         }
-    elif not isinstance(format, FixedLength | TextLines) and is_directory(uri, storage):
-        splits = foreign_splits(uri, storage, format, trusted)
-    else:
+    elif isinstance(format, FixedLength | TextLines) or is_pattern(name) or find_file(storage, uri):
         return _parts_of_records(_records_at(uri, format, storage), split)
+    else:
+        splits = foreign_splits(uri, storage, format, trusted)
     if not splits:
         read_manifest(uri, storage)  # raises an error that states what is there
-    return _parts_of_splits(uri, splits, default if split is None else split)
+    opened = dict[str, Records]()
+    parts = []
+    for selection in parse_selections(default if split is None else split):
+        chosen = selection.split
+        if chosen not in splits:
+            raise OptionError(f"{uri} has no split {chosen!r}.{did_you_mean(chosen, splits)}")
+        if chosen not in opened:
+            opened[chosen] = splits[chosen]()
+        parts.append(Part(opened[chosen], selection.of(opened[chosen].info.num_records)))
+    return parts
 
 
 def _records_at(uri: str, format: Format | None, storage: Storage) -> Records:
@@ -131,19 +139,6 @@ def _records_at(uri: str, format: Format | None, storage: Storage) -> Records:
                 "If these are not TFRecord files, give a format: TextLines() or FixedLength(...)."
             )
         raise
-
-
-def _parts_of_splits(directory: str, splits: Splits, chosen: str) -> list[Part]:
-    opened: dict[str, Records] = {}
-    parts = []
-    for selection in parse_selections(chosen):
-        split = selection.split
-        if split not in splits:
-            raise OptionError(f"{directory} has no split {split!r}.{did_you_mean(split, splits)}")
-        if split not in opened:
-            opened[split] = splits[split]()
-        parts.append(Part(opened[split], selection.of(opened[split].info.num_records)))
-    return parts
 
 
 def _parts_of_records(records: Records, split: str | None) -> list[Part]:

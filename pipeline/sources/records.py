@@ -83,7 +83,7 @@ class ReadWhenDue:
     """A Reading of records that are in memory: each group is read when it is due, so held_bytes is
     0.
 
-    read: from record ids to the records."""
+    read: from record ids to the records. groups: what to read, in this order."""
 
     held_bytes = 0
 

@@ -155,7 +155,7 @@ def _lines(pieces: Iterable[bytes]) -> Iterator[Frame]:
     r"""Splits like TextLineDataset: at \n, dropping every \r; text after the last \n is a line
     unless it is empty."""
     record = 0
-    begun: list[bytes] = []
+    begun = list[bytes]()
     for piece in pieces:
         *lines, rest = piece.split(b"\n")
         if lines:
@@ -225,8 +225,8 @@ class SequentialReading(Iterable[list[Record]]):
         self._ahead_bytes = ahead_bytes
         self._lookahead = Lookahead(groups, ahead_bytes)
         self._cursors: dict[int, list[_Cursor]] = defaultdict(list)  # by file
-        self._owners: dict[_Cursor, int] = {}  # of all cursors, the least recently used first
-        self._kept: dict[int, Record] = {}
+        self._owners = dict[_Cursor, int]()  # of all cursors, the least recently used first
+        self._kept = dict[int, Record]()
 
     def __iter__(self) -> Iterator[list[Record]]:
         for group in self._lookahead:
@@ -247,28 +247,24 @@ class SequentialReading(Iterable[list[Record]]):
 
     def _pass_to(self, record_id: int, owner: int) -> None:
         counted = self._files[owner]
-        cursor = self._cursor(owner, record_id - counted.first)
-        count = record_id - counted.first + 1 - cursor.next
-        for passed in itertools.islice(cursor.frames, count):
+        record = record_id - counted.first
+        # the file's nearest cursor before the record
+        before = (each for each in self._cursors[owner] if each.next <= record)
+        cursor = max(before, key=lambda each: each.next, default=None) or self._opened(owner)
+        self._owners[cursor] = self._owners.pop(cursor, owner)
+        for passed in itertools.islice(cursor.frames, record + 1 - cursor.next):
             number = counted.first + cursor.next
             cursor.next += 1
             if self._lookahead.sees(number) and number not in self._kept:
-                self._kept[number] = record = _record(counted.file, passed)
-                self.held_bytes += _held_bytes(record)
-        if counted.first + cursor.next <= record_id:  # the file has ended
+                self._kept[number] = _record(counted.file, passed)
+                self.held_bytes += _held_bytes(self._kept[number])
+        if cursor.next <= record:  # the file has ended
             raise _miscounted(counted, f"has {cursor.next} records")
         if cursor.next == counted.records:
             self._close(owner, cursor)
             # reads on, to the checksum at the end of a compressed file
             if next(cursor.frames, None):
                 raise _miscounted(counted, "has more records")
-
-    def _cursor(self, owner: int, record: int) -> "_Cursor":
-        """The file's nearest cursor before a record."""
-        before = (cursor for cursor in self._cursors[owner] if cursor.next <= record)
-        nearest = max(before, key=lambda cursor: cursor.next, default=None) or self._opened(owner)
-        self._owners[nearest] = self._owners.pop(nearest, owner)
-        return nearest
 
     def _opened(self, owner: int) -> "_Cursor":
         if len(self._owners) == MAX_CURSORS:

@@ -23,7 +23,7 @@ from pipeline.shards.naming import hex_digest
 from pipeline.shards.schema import Labels, Schema
 from pipeline.sizes import format_bytes
 from pipeline.sources.merged_schemas import SchemaGuess
-from pipeline.sources.named_splits import files_by_name, is_pattern, tfds_classes, tfds_files
+from pipeline.sources.named_splits import files_by_name, tfds_classes, tfds_files
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Groups, Records, RecordsInfo
 from pipeline.sources.sequential_file import (
     CountedFile,
@@ -36,7 +36,7 @@ from pipeline.sources.sequential_file import (
 )
 from pipeline.sources.tfds_features import described_by_tfds
 from pipeline.spec import Layout, Opaque
-from pipeline.storage.storage import Listing, Storage, files_at_once, find_file, in_parallel, join
+from pipeline.storage.storage import Listing, Storage, files_at_once, in_parallel, join
 
 SAMPLED_FILES, SAMPLED_RECORDS = 16, 32  # evenly spaced files, and the first records of each
 SAMPLE_READ_BYTES = 1 << 20
@@ -240,8 +240,3 @@ def _by_name(directory: str, storage: Storage, schema: Schema | None) -> Splits:
         name = f"{directory}, split {split!r}"
         splits[split] = partial(SequentialRecords, "tfrecord", name, paths, storage, schema)
     return splits
-
-
-def is_directory(uri: str, storage: Storage) -> bool:
-    """Whether it is neither a pattern nor a file. It need not exist."""
-    return not is_pattern(uri.rpartition("/")[2]) and not find_file(storage, uri)

@@ -210,36 +210,27 @@ def payload_reader(records: Records, files: OpenFiles) -> Callable[[int], bytes]
     It raises CorruptRecordError naming the record, StorageError, and what else the records' `read`
     raises."""
     if isinstance(records, Concatenated):
-        return _of_parts(records, files)
+        shifts = records.shifts
+        starts = records.info.source_starts.tolist()
+        readers = [payload_reader(part.records, files) for part in records.parts]
+
+        def of_part(number: int) -> bytes:
+            owner = bisect_right(starts, number) - 1
+            return readers[owner](number + shifts[owner])
+
+        return of_part
     if isinstance(records, IndexedRecords | FixedLengthRecords) and not records.info.remote:
-        return _in_files(records, files)
+        place_of = records.place_of
+
+        def in_file(number: int) -> bytes:
+            path, offset, length, crc = place_of(number)
+            try:
+                data = files.read(path, offset, length)
+                if len(data) == length and (crc is None or crc32c(data) == crc):
+                    return data
+            except OSError:  # fetch_payload finds it again, and names it
+                pass
+            return fetch_payload(records, number)
+
+        return in_file
     return lambda number: fetch_payload(records, number)
-
-
-def _in_files(
-    records: IndexedRecords | FixedLengthRecords, files: OpenFiles
-) -> Callable[[int], bytes]:
-    place_of = records.place_of
-
-    def payload(number: int) -> bytes:
-        path, offset, length, crc = place_of(number)
-        try:
-            data = files.read(path, offset, length)
-            if len(data) == length and (crc is None or crc32c(data) == crc):
-                return data
-        except OSError:  # as above
-            pass
-        return fetch_payload(records, number)
-
-    return payload
-
-
-def _of_parts(records: Concatenated, files: OpenFiles) -> Callable[[int], bytes]:
-    readers = [payload_reader(part.records, files) for part in records.parts]
-    starts = records.info.source_starts.tolist()
-
-    def payload(number: int) -> bytes:
-        owner = bisect_right(starts, number) - 1
-        return readers[owner](number + records.shifts[owner])
-
-    return payload

@@ -126,7 +126,7 @@ def waiting(what: str, failures: Sequence[Exception] = ()) -> Iterator[None]:
 @functools.cache
 def _waits() -> dict[int, tuple[float, str, Sequence[Exception]]]:
     """Those of this process, oldest first; a thread watches them."""
-    waits: dict[int, tuple[float, str, Sequence[Exception]]] = {}
+    waits = dict[int, tuple[float, str, Sequence[Exception]]]()
 
     def watch() -> None:
         while True:
@@ -151,7 +151,7 @@ def call(
 
     Raises MissingError, a StorageError naming path, status and attempts, or the client's
     PreconditionFailed."""
-    failures: list[Exception] = []
+    failures = list[Exception]()
     try:
         with waiting(f"{action} {path}", failures):
             return retrying(failures.append, left)(function)()

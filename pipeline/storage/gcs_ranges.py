@@ -43,7 +43,7 @@ _Task = tuple[Future[bytes], str, int, int]
 
 def read_ranges(ranges: Ranges) -> Iterator[bytes]:
     """The bytes of each (path, offset, size), in order."""
-    ahead: deque[tuple[Future[bytes], int]] = deque()
+    ahead = deque[tuple[Future[bytes], int]]()
     tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
     held = 0
     threads = 0

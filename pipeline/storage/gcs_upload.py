@@ -28,7 +28,7 @@ class Upload:
         self._writer: Any = None
         self._size = 0
         self._checksum = google_crc32c.Checksum()
-        self._failures: list[Exception] = []
+        self._failures = list[Exception]()
         # The object was written by someone else, or may not be replaced. From then on, only the
         # checksum is computed.
         self._refused = False

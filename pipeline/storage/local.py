@@ -118,8 +118,8 @@ class LocalStorage:
     def entries(self, directory: str) -> tuple[Listing, Sequence[str]]:
         """See Storage. Anything else, such as a pipe or a dangling link, is listed as an empty
         file."""
-        files: dict[str, Stat] = {}
-        directories: list[str] = []
+        files = dict[str, Stat]()
+        directories = list[str]()
         with _naming(directory, "list"):
             for entry in _entries(directory):
                 try:
