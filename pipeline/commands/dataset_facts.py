@@ -47,10 +47,10 @@ def _by_feature() -> dict[str, Values]:
 
 @dataclass
 class Facts:
-    """What is known of these records. records: how many were read; damaged: how many others could
-    not be. labels: label -> count. formats: of images, such as "JPEG RGB" -> count. The others are
-    by feature. numbers: its values. lengths: how many values a record has, if that varies; of
-    packed text, how many tokens its SEGMENTS have. sizes: bytes of each image, text or other value.
+    """Facts about records. records: how many were read; damaged: how many others could not be.
+    labels: label -> count. formats: of images, such as "JPEG RGB" -> count. The others are by
+    feature. numbers: its values. lengths: how many values a record has, if that varies; of packed
+    text, how many tokens its SEGMENTS have. sizes: bytes of each image, text or other value.
     widths, heights: of images, in pixels. misfits: in how many records it has another dtype than in
     the schema."""
 
@@ -108,7 +108,7 @@ def gathered(reader: IndexedRecords, ids: np.ndarray, *, only_labels: bool = Fal
 
 
 def damage(facts: Facts, reader: IndexedRecords) -> str:
-    """What to know of damaged records, in two sentences; "" if there are none."""
+    """Two sentences about damaged records; "" if there are none."""
     if not facts.damaged:
         return ""
     left_out = (

@@ -186,7 +186,7 @@ def _records(records: Sequence[ShownRecord], title: str) -> Table:
 
 
 def _lines(record: ShownRecord) -> list[str]:
-    """What is below the pictures of a record."""
+    """The lines below the pictures of a record."""
     values = [f"{key}: {value}" for key, value in record.values.items()]
     head = [record.label, record.name, f"record {record.number:,}"]
     return [*filter(None, head), *_first(record.texts, "text"), *_first(values, "feature")]

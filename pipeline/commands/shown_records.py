@@ -79,7 +79,7 @@ def show_records(
 def _shown(
     source: RecordsInfo, number: int, where: str, values: Values, text_of: TextOf | None
 ) -> ShownRecord:
-    """What is shown of the record with these values."""
+    """The record with these values, as a page shows it."""
     features = source.layout.features if isinstance(source.layout, Schema) else {}
     label = _label(source.labels, values)
     alt = f"record {number:,}{f', label {label}' if label else ''}"

@@ -1,6 +1,6 @@
-"""From records to the features of any number of rows: parsing, ops, and 32-bit numbers.
+"""Turns records into the features of any number of rows: parsing, ops, and 32-bit numbers.
 
-The Decoder makes batches of them; an exported model is compared with what this makes."""
+The Decoder makes batches of them; an exported model is compared with their features."""
 
 import functools
 import math

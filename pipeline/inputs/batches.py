@@ -203,7 +203,7 @@ class Batches(Iterator[Batch]):
 def made_in_turns(
     reading: Iterable[T], make: Callable[[T], Iterator[U]], turns: Turns
 ) -> Iterator[U]:
-    """What is made of each delivery."""
+    """The items that `make` returns for each delivery."""
     for delivery in reading:
         making = make(delivery)
         while True:

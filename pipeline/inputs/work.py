@@ -1,4 +1,4 @@
-"""What worker processes are given: the records, the order, the decoder, and which rows each of them
+"""The work of worker processes: the records, the order, the decoder, and the rows that each of them
 makes.
 
 It travels as a pickle in an anonymous file, whose arrays they share."""
@@ -25,8 +25,8 @@ Order = TrainOrder | MixOrder | EvalOrder
 
 @dataclass(frozen=True)
 class Work:
-    """What all workers share. rows: of this host's rows, those of each worker; `position` is that
-    of the first batch.
+    """The work that all workers share. rows: of the rows of this host, those of each worker.
+    position: of the first batch.
 
     together: how many batches a slot has. threads: for the rows of one worker. read_ahead_bytes: of
     one worker."""
@@ -118,7 +118,7 @@ def packed(work: Work) -> tuple[int, list[int]]:
 
 
 def unpacked(descriptor: int, sizes: Sequence[int]) -> Work:
-    """What `packed` made. Its arrays are shared until somebody writes into one, and then gets a
+    """The inverse of `packed`. Arrays are shared until a process writes into one, which then gets a
     copy."""
     memory = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY))
     at = 0

@@ -48,7 +48,7 @@ Cell = str | int | float | None
 
 @dataclass(frozen=True, kw_only=True)
 class _Titled:
-    """What all blocks have: a title above them and a note below."""
+    """The fields of all blocks: a title above them and a note below."""
 
     title: str = ""
     note: str = ""

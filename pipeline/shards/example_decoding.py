@@ -79,7 +79,7 @@ def _features(
     *,
     strict: bool,
 ) -> dict[str, T]:
-    """What `decode` makes of the features `keys`; None for all. strict: see _entries."""
+    """The features `keys`, made by `decode`. keys: None for all. strict: see _entries."""
     features: dict[str, T] = {}
     try:
         for key, begin, end in _entries(data, strict):

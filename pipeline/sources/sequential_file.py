@@ -199,7 +199,7 @@ def inflated(pieces: Iterable[bytes], compression: Compression) -> Iterator[byte
 
 
 class CountedFile(NamedTuple):
-    """A file, what counts_of returns for it, and the number of its first record."""
+    """A file, the result of counts_of for it, and the number of its first record."""
 
     file: SequentialFile
     records: int

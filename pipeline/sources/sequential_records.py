@@ -135,7 +135,7 @@ def _files(files: Listing, storage: Storage, kind: Kind) -> list[SequentialFile]
 
 
 def _counted(name: str, files: Sequence[SequentialFile], storage: Storage) -> list[tuple[int, int]]:
-    """What counts_of returns for each file."""
+    """The result of counts_of for each file."""
     size = format_bytes(sum(file.stat.bytes for file in files))
     began = time.monotonic()
     log.info("%s: counting the records of %d files, %s", name, len(files), size)

@@ -121,7 +121,7 @@ class Storage(Protocol):
         ...
 
     def entries(self, directory: str) -> tuple[Listing, Sequence[str]]:
-        """What `list` returns, and the sorted names of the subdirectories, at the cost of one
+        """The result of `list`, and the sorted names of the subdirectories, at the cost of one
         listing."""
         ...
 
