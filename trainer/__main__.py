@@ -61,15 +61,15 @@ def main(arguments: list[str]) -> int:
         )
         return exits.EXIT_INTERRUPTED
     except Exception as error:
-        if (lines := _of_user(error)) is None:
+        if (message := _of_user(error)) is None:
             raise
-        print("error:", *lines, file=sys.stderr)
+        print("error:", message, file=sys.stderr)
         return exits.EXIT_USER_ERROR
     return 0
 
 
 def _help() -> str:
-    from trainer.commands.loading import WITH_DATA, WITHOUT_DATA
+    from trainer.commands.loading import SEE_ALSO, WITH_DATA, WITHOUT_DATA
 
     examples = [f"mnist {WITHOUT_DATA}", f"images {WITH_DATA}"]
     lines = (
@@ -84,31 +84,25 @@ def _help() -> str:
             "docs/recipes.md."
         ),
         "RECIPE --help lists the options of a recipe.\n",
-        help_end(
-            program("trainer"), examples, ("trainer.checkpoints", "pipeline.commands.describe")
-        ),
+        help_end(program("trainer"), examples, SEE_ALSO),
     )
     return "\n".join(lines)
 
 
-def _of_user(error: Exception) -> list[str] | None:
+def _of_user(error: Exception) -> str | None:
     """What to print of an error in a recipe's own code, or of a missing library; None if the
     mistake may be ours."""
     from trainer.commands.loading import lacks_library
 
     if lacks_library(error):
-        hint = (
-            ""
-            if "pip install" in str(error)
-            else f" Install what training needs: {how_to_install('train')}."
-        )
-        return [f"{str(error).rstrip('.')}.{hint}"]
+        message = f"{str(error).rstrip('.')}."
+        if "pip install" not in message:
+            message += f" Install what training needs: {how_to_install('train')}."
+        return message
     frames = source_lines(error)
-    return (
-        [f"{described(error)}\n{printable(frames[-1])}"]
-        if frames and not keeps_all_frames()
-        else None
-    )
+    if not frames or keeps_all_frames():
+        return None
+    return f"{described(error)}\n{printable(frames[-1])}"
 
 
 def _run(kind: "type[Recipe]", name: str, options: Sequence[str]) -> None:

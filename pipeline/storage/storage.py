@@ -150,6 +150,11 @@ def find_file(storage: Storage, path: str) -> Stat | None:
         return None
 
 
+def read_file(storage: Storage, path: str) -> bytes | None:
+    """The content of a file; None if there is none."""
+    return storage.read(path) if storage.exists(path) else None
+
+
 def write_file(storage: Storage, path: str, data: bytes) -> None:
     """Publishes a file with this content, which replaces the old one."""
     with storage.publish(path) as sink:

@@ -18,7 +18,7 @@ from pipeline.shards.schema import Feature, Labels, Schema, Statistics
 from pipeline.shards.typed_json import JsonFile, read_sealed, sealed
 from pipeline.sources.in_memory import ExampleRecords
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import join, write_file
+from pipeline.storage.storage import join, read_file, write_file
 from pipeline.tokenizers import TextFields
 from trainer.checkpointing.warm_start import WarmStart
 from trainer.checkpointing.warm_start_finding import find_checkpoint
@@ -46,43 +46,34 @@ def keep(workdir: str, description: Description | None) -> None:
             return
         description = Description(Schema("unknown", {}))
     text = description.text
-    columns = {name: asdict(each) for name, each in description.columns.items()}
-    labels = description.labels and asdict(description.labels)
     page = {
         "schema": description.schema.to_json(),
-        "labels": labels,
-        "columns": columns,
+        "labels": description.labels and asdict(description.labels),
+        "columns": {name: asdict(each) for name, each in description.columns.items()},
         "text": text and text.fields(),
     }
-    files = {
-        **(text.tokenizer_file() if text else {}),
-        DESCRIPTION: json.dumps(sealed(page), indent=1).encode() + b"\n",
-    }
-    for name, content in files.items():
+    files = text.tokenizer_file() if text else {}
+    description_file = {DESCRIPTION: json.dumps(sealed(page), indent=1).encode() + b"\n"}
+    for name, content in (files | description_file).items():
         write_file(open_storage(workdir), join(workdir, name), content)
 
 
 def kept(workdir: str) -> Description | None:
     """That of the run in a work directory; None if its data had none. CheckpointError if it is
     damaged."""
-    storage = open_storage(workdir)
     path = join(workdir, DESCRIPTION)
-    if not storage.exists(path):
+    if (content := read_file(open_storage(workdir), path)) is None:
         return None
     file = JsonFile(path, CheckpointError, "Copy it again from where the model was trained.")
-    file_content = read_sealed(file, storage.read(path), _File)
-    for name, feature in file_content.schema.features.items():
+    page = read_sealed(file, content, _File)
+    for name, feature in page.schema.features.items():
         if (feature.num_values or 0) > MOST_VALUES:
             raise file.misfit(
                 f"a record has {feature.num_values:,} values of {name!r}; allowed are "
                 f"{MOST_VALUES:,}."
             )
-    text = file_content.text.info(file, workdir) if file_content.text else None
-    return (
-        None
-        if file_content.schema.opaque
-        else Description(file_content.schema, file_content.labels, file_content.columns, text)
-    )
+    text = page.text.info(file, workdir) if page.text else None
+    return None if page.schema.opaque else Description(page.schema, page.labels, page.columns, text)
 
 
 def as_in_run(workdir: str) -> Describe:
@@ -108,16 +99,16 @@ def has_new_head(
     before = kept_before(warm_start)
     if before is None or description is None:
         return False
-    ours, theirs = (each.names(target) for each in (description, before))
-    return (ours and ours.names) != (theirs and theirs.names)
+    labels, labels_before = (each.names(target) for each in (description, before))
+    return (labels and labels.names) != (labels_before and labels_before.names)
 
 
 def kept_before(warm_start: WarmStart) -> Description | None:
     """The description of the run whose checkpoint a warm start begins with; None if it has none."""
-    checkpoint = find_checkpoint(warm_start.init_from) if warm_start.init_from else None
-    workdir, checkpoints, _ = (
-        checkpoint.path.rpartition(f"/{CHECKPOINTS}/") if checkpoint else ("", "", "")
-    )
+    if not warm_start.init_from:
+        return None
+    path = find_checkpoint(warm_start.init_from).path
+    workdir, checkpoints, _ = path.rpartition(f"/{CHECKPOINTS}/")
     return kept(workdir) if checkpoints else None
 
 
@@ -134,7 +125,7 @@ def records_like(
     places: what messages call each of them. schema: default: that of the run."""
     schema = schema or description.schema
     blank: dict[str, Any] = {
-        key: [] if feature.num_values is None else [BLANK[feature.dtype]] * feature.num_values
+        key: [BLANK[feature.dtype]] * (feature.num_values or 0)
         for key, feature in schema.features.items()
     }
     filled = (blank | example for example in examples)
@@ -152,9 +143,10 @@ def row_values(features: Mapping[str, Feature], cells: Mapping[str, Any]) -> dic
     kinds: Mapping[str, Any] = {"bytes": document_cell, "int64": integer, "float32": number_or_nan}
     values = dict[str, Any]()
     try:
-        for name, cell in ((name, cell) for name, cell in cells.items() if name in features):
-            kind = partial(kinds[features[name].dtype], name)
-            values[name] = [*map(kind, cell)] if isinstance(cell, list) else kind(cell)
+        for name, cell in cells.items():
+            if name in features:
+                kind = partial(kinds[features[name].dtype], name)
+                values[name] = [*map(kind, cell)] if isinstance(cell, list) else kind(cell)
     except ValueError as error:
         raise Reject(str(error)) from error
     if not values:

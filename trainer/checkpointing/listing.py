@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from pipeline.errors import CheckpointError
 from pipeline.shards.typed_json import JsonFile, sealed, unsealed
 from pipeline.storage.schemes import is_remote, open_storage
-from pipeline.storage.storage import Storage, in_parallel, join
+from pipeline.storage.storage import Storage, in_parallel, join, read_file
 from trainer.reports.workdir import (
     CHECKPOINTS,
     CONTENTS,
@@ -65,43 +65,37 @@ def kinds(workdir: str) -> Mapping[str, str]:
 
 def _kind(storage: Storage, directory: str, name: str) -> str:
     files, directories = storage.entries(join(directory, name))
-    items = {STATE, CONTENTS}.intersection(directories)
-    named = is_step(name)
+    names = {*files, *directories}
     if storage.remote and STEP_COMMITTED not in files:
-        begun = STEP_METADATA in files or not {*files, *directories}
-        return (
-            "unfinished"
-            if named and begun and {STATE, CONTENTS}.issuperset(directories)
-            else "other"
+        unfinished = (
+            is_step(name)
+            and (STEP_METADATA in files or not names)
+            and {STATE, CONTENTS}.issuperset(directories)
         )
-    if named and {STEP_METADATA, STEP_COMMITTED}.issuperset({*files, *directories}):
+    elif not is_step(name):
+        unfinished = is_step_renamed_later(name) and not Path(directory, name).is_symlink()
+    elif names <= {STEP_METADATA, STEP_COMMITTED}:
         # as a kill may leave it that comes before the first item, or after the last was removed
-        return "unfinished"
-    inside = {
-        each
-        for item in items
-        for part in storage.entries(join(directory, f"{name}/{item}"))
-        for each in part
-    }
-    if named and items and (STEP_METADATA in files or not inside or is_of_orbax(inside)):
-        return "finished"  # or half removed, or damaged, which is an error where it is read
-    return (
-        "unfinished"
-        if is_step_renamed_later(name) and not Path(directory, name).is_symlink()
-        else "other"
-    )
+        unfinished = True
+    else:
+        items = {STATE, CONTENTS}.intersection(directories)
+        inside = set[str]()
+        for item in items:
+            inside.update(*storage.entries(join(directory, f"{name}/{item}")))
+        if items and (STEP_METADATA in files or not inside or is_of_orbax(inside)):
+            return "finished"  # or half removed, or damaged, which is an error where it is read
+        unfinished = False
+    return "unfinished" if unfinished else "other"
 
 
 def required_step(directory: str, steps: Sequence[int], step: int | None) -> int:
     """Returns `step`, default the newest of `steps`. Raises CheckpointError, which lists them, if
     missing."""
     if not steps:
-        there = is_remote(directory) or Path(directory).parent.is_dir()
-        missing = (
-            f"{directory} has no checkpoint"
-            if there
-            else f"{Path(directory).parent} is no directory"
-        )
+        workdir = Path(directory).parent
+        missing = f"{directory} has no checkpoint"
+        if not is_remote(directory) and not workdir.is_dir():
+            missing = f"{workdir} is no directory"
         raise CheckpointError(f"{missing}. Train first, or give the right workdir.")
     if step is not None and step not in steps:
         raise CheckpointError(f"{directory} has no checkpoint of step {step}. It has: {steps}.")
@@ -182,12 +176,10 @@ class KeepPolicy:
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
         """Whether to keep each checkpoint, by its .step."""
         steps = [checkpoint.step for checkpoint in checkpoints]
-        kept = {*sorted(steps)[-self.last :], self.best(steps)}
-        every = self.every
-        return [
-            step in kept or (every is not None and step % every == 0) or self.held(step)
-            for step in steps
-        ]
+        preserved = {*sorted(steps)[-self.last :], self.best(steps)}
+        if self.every is not None:
+            preserved.update(step for step in steps if step % self.every == 0)
+        return [step in preserved or self.held(step) for step in steps]
 
 
 def best_step(measured: Metrics, steps: Collection[int], metric: str, mode: str) -> int | None:
@@ -212,32 +204,30 @@ class Evaluations:
 
     def read(self) -> Metrics:
         """All of them. Raises CheckpointError for a file that is not ours."""
-        return (
-            self._decode(self._storage.read(self._path)) if self._storage.exists(self._path) else {}
-        )
+        return self._decode(read_file(self._storage, self._path))
 
-    def add(self, step: int, metrics: Mapping[str, float], there: Collection[int]) -> None:
-        """Adds those of a step; drops those whose checkpoints are no longer `there`."""
+    def add(self, step: int, metrics: Mapping[str, float], steps: Collection[int]) -> None:
+        """Adds those of a step; drops those of checkpoints other than these `steps`."""
         finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
-        self._change(
-            lambda now: {at: kept for at, kept in now.items() if at in there} | {step: finite}
-        )
+        self._change(steps.__contains__, {step: finite})
 
     def drop(self, steps: Collection[int]) -> None:
         """Removes these steps."""
         if not self.read().keys().isdisjoint(steps):
-            self._change(lambda now: {at: kept for at, kept in now.items() if at not in steps})
+            self._change(lambda step: step not in steps, {})
 
-    def _change(self, change: Callable[[Metrics], Metrics]) -> None:
+    def _change(self, remains: Callable[[int], bool], more: Metrics) -> None:
         def rewrite(data: bytes | None) -> bytes:
-            after = change({} if data is None else self._decode(data))
-            return json.dumps(
-                sealed({str(step): after[step] for step in sorted(after)}), indent=1
-            ).encode()
+            before = self._decode(data)
+            after = {step: before[step] for step in before if remains(step)} | more
+            page = sealed({str(step): after[step] for step in sorted(after)})
+            return json.dumps(page, indent=1).encode()
 
         self._storage.update(self._path, rewrite)
 
-    def _decode(self, data: bytes) -> Metrics:
+    def _decode(self, data: bytes | None) -> Metrics:
+        if data is None:
+            return {}
         remedy = "Remove it: it only records which checkpoint is the best."
         file = JsonFile(self._path, CheckpointError, remedy)
         measured = file.typed(unsealed(file, data)[0], dict[str, dict[str, float]])

@@ -27,7 +27,7 @@ from pipeline.errors import OptionError, OwnerError, StorageError
 from pipeline.logs import logger
 from pipeline.shards.typed_json import JsonFile
 from pipeline.storage.schemes import is_remote, open_storage
-from pipeline.storage.storage import explained, join
+from pipeline.storage.storage import explained, join, read_file
 from trainer.checkpointing.listing import finished_steps
 from trainer.reports.workdir import (
     MARK,
@@ -114,13 +114,13 @@ def claim(workdir: str) -> str:
     storage = open_storage(workdir)
     files, directories = storage.entries(workdir)
     if OWNERS not in directories and not finished_steps(workdir):
-        for name in (name for name in directories if name == TRAIN or eval_name(name) is not None):
-            files |= {
-                f"{name}/{file}": stat for file, stat in storage.list(join(workdir, name)).items()
-            }
-        if taken := list(filter(replaced_by_runs, files)):
+        paths = list(files)
+        for name in directories:
+            if name == TRAIN or eval_name(name) is not None:
+                paths += [f"{name}/{file}" for file in storage.list(join(workdir, name))]
+        for path in filter(replaced_by_runs, paths):
             raise OptionError(
-                f"workdir={workdir} has a file {taken[0]}, which no run of infeed wrote, and which "
+                f"workdir={workdir} has a file {path}, which no run of infeed wrote, and which "
                 "this run would replace. Move the file, or give another workdir."
             )
     check_writable(workdir)
@@ -182,8 +182,9 @@ class Ownership(AbstractContextManager):
             raise _Waits
         if owner and not owner.released:
             log.warning("workdir=%s: taken over from %s, which is gone", self._workdir, owner)
-        place = platform.node(), _machine(), os.getpid()
-        self._record = Record(secrets.token_hex(8), *place, began, time.time())
+        self._record = Record(
+            secrets.token_hex(8), platform.node(), _machine(), os.getpid(), began, time.time()
+        )
         return self._record.encode()
 
     def _may_take(self, owner: Record | None) -> bool:
@@ -210,11 +211,13 @@ class Ownership(AbstractContextManager):
             )
         if self._seen is None:
             self._seen = owner.renewed
-            text = (
+            log.warning(
                 "workdir=%s belongs to %s, which may be gone. Once it has been silent for %g s, "
-                "this run takes over"
+                "this run takes over",
+                self._workdir,
+                owner,
+                SILENCE_SECONDS,
             )
-            log.warning(text, self._workdir, owner, SILENCE_SECONDS)
         return max(waited, time.time() - owner.renewed) >= SILENCE_SECONDS
 
     def fence(self) -> None:
@@ -319,9 +322,7 @@ def _machine() -> str:
 
 
 def _content(workdir: str, name: str) -> bytes | None:
-    storage = open_storage(workdir)
-    path = join(workdir, name)
-    return storage.read(path) if storage.exists(path) else None
+    return read_file(open_storage(workdir), join(workdir, name))
 
 
 def _parsed(content: bytes | None) -> Record | None:

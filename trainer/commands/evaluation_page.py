@@ -1,10 +1,10 @@
 """The page of an evaluation: metrics with their proof, the worst mistakes, classes and their
 confusions, losses."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -25,13 +25,14 @@ from pipeline.pages.page import (
 )
 from pipeline.shards.schema import Labels
 from pipeline.sizes import counted, format_number, format_seconds, format_share
+from trainer.commands.report import metric_text
 from trainer.results import EvalResult, EvaluatedRecords
 
 SHOWN, MOST_METRICS = 24, 100
-OF_CLASSES = ("class", "label", "probability")
+OF_CLASSES = ("class", "label")
 OF_RECORDS = ("text", "where")
 FIRST = "Those with the largest losses first."
-Told = str | int | float
+Fact = str | int | float
 NO_CLASSES = (
     "This page has no table of classes: it needs the predictions 'class' and 'label', each one "
     "integer per record."
@@ -64,40 +65,35 @@ class Classes:
         """bool [n]: whether the prediction is not the label."""
         return self.label != self.predicted
 
+    @property
+    def mistakes(self) -> int:
+        """The number of wrong predictions."""
+        return int(self.wrong.sum())
+
     @cached_property
-    def counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def counts(self) -> list[np.ndarray]:
         """int64 [c] each: records of a class, records taken for it, and those in both."""
         columns = (self.label, self.predicted, self.label[~self.wrong])
-        of_label, of_predicted, hits = (
-            np.bincount(places, minlength=len(self.names)) for places in columns
-        )
-        return of_label, of_predicted, hits
-
-    def confusion(self, classes: np.ndarray) -> np.ndarray:
-        """int64 [k + 1, k + 1]: records by label and prediction; the last row and column are all
-        other classes."""
-        k = len(classes)
-        place = np.full(len(self.names), k)
-        place[classes] = np.arange(k)
-        codes = place[self.label] * (k + 1) + place[self.predicted]
-        return np.bincount(codes, minlength=(k + 1) ** 2).reshape(k + 1, k + 1)
+        return [np.bincount(places, minlength=len(self.names)) for places in columns]
 
     def matrix(self) -> Matrix:
         """The confusion matrix, of the classes with the most mistakes if they are many."""
-        classes = np.arange(len(self.names))
+        of_label, of_predicted, hits = self.counts
+        mistakes = of_label + of_predicted - 2 * hits
+        classes = np.sort(np.argsort(-mistakes, kind="stable")[:MATRIX_CLASSES])
+        names = [self.names[place] for place in classes.tolist()]
         note = ""
-        others = list[str]()
-        if len(classes) > MATRIX_CLASSES:
-            of_label, of_predicted, hits = self.counts
-            mistakes = of_label + of_predicted - 2 * hits
-            classes = np.sort(np.argsort(-mistakes, kind="stable")[:MATRIX_CLASSES])
+        if len(self.names) > MATRIX_CLASSES:
             note = OTHERS_NOTE.format(MATRIX_CLASSES, f"{len(self.names):,}")
-            others = ["others"]
-        names = [*(self.names[place] for place in classes.tolist()), *others]
-        counts = self.confusion(classes)
-        counts[-1, -1] = 0  # right or wrong
-        shown = counts[: len(names), : len(names)].tolist()
-        return Matrix(names, shown, "label", "prediction", note=note)
+            names.append("others")
+        # The row of each class, and its column; all others share the last ones.
+        place = np.full(len(self.names), len(classes))
+        place[classes] = np.arange(len(classes))
+        counts = np.zeros((len(names), len(names)), np.int64)
+        np.add.at(counts, (place[self.label], place[self.predicted]), 1)
+        if note:
+            counts[-1, -1] = 0  # right or wrong
+        return Matrix(names, counts.tolist(), "label", "prediction", note=note)
 
     def table(self) -> Table:
         """Recall, precision, F1 and mean loss of each class."""
@@ -107,39 +103,29 @@ class Classes:
             precision = hits / of_predicted
             f1 = 2 * hits / (of_label + of_predicted)
             loss = np.bincount(self.label, self.loss, len(self.names)) / of_label
-        shares = [_shares(values) for values in (recall, precision, f1)]
-        losses = [
-            mean if count else None
-            for mean, count in zip(loss.tolist(), of_label.tolist(), strict=True)
-        ]
-        order = np.argsort(f1, kind="stable")[:TABLE_CLASSES].tolist()
-        rows: list[list[Cell]] = [
-            [self.names[at], int(of_label[at]), *(share[at] for share in shares), losses[at]]
-            for at in order
-        ]
-        columns = ("class", "records", "recall", "precision", "F1", "mean loss")
+        records = of_label.tolist()
+        means = loss.tolist()
+        losses = [mean if count else None for mean, count in zip(means, records, strict=True)]
+        columns = (self.names, records, *map(_shares, (recall, precision, f1)), losses)
+        rows = list(map(list, zip(*columns, strict=True)))
+        titles = ("class", "records", "recall", "precision", "F1", "mean loss")
         note = TABLE_NOTE
-        if len(self.names) > TABLE_CLASSES:
-            note += f" The first {TABLE_CLASSES:,} of {len(self.names):,}."
-        return Table(columns, rows, note=note)
+        if len(rows) > TABLE_CLASSES:
+            note += f" The first {TABLE_CLASSES:,} of {len(rows):,}."
+        lowest = np.argsort(f1, kind="stable")[:TABLE_CLASSES].tolist()
+        return Table(titles, [rows[at] for at in lowest], note=note)
 
     def pairs(self) -> Table:
         """The pairs that are most often confused."""
         of_label, *_ = self.counts
-        codes = self.label[self.wrong] * len(self.names) + self.predicted[self.wrong]
-        pairs, counts = np.unique(codes, return_counts=True)
-        order = np.argsort(-counts, kind="stable")[:PAIRS]
-        rows: list[list[Cell]] = []
-        for pair, count in zip(pairs[order].tolist(), counts[order].tolist(), strict=True):
-            label, predicted = divmod(pair, len(self.names))
-            rows.append(
-                [
-                    self.names[label],
-                    self.names[predicted],
-                    count,
-                    Share(count / int(of_label[label])),
-                ]
-            )
+        labels, predictions = (
+            places[self.wrong].tolist() for places in (self.label, self.predicted)
+        )
+        pairs = Counter(sorted(zip(labels, predictions, strict=True)))
+        rows = [
+            (self.names[label], self.names[predicted], count, Share(count / of_label[label]))
+            for (label, predicted), count in pairs.most_common(PAIRS)
+        ]
         return Table(
             ("label", "prediction", "records", "of the label's"), rows, title="Most often confused"
         )
@@ -156,27 +142,22 @@ def find_classes(
 
     class_names, label_names: of the model and of the data, which may number the classes from
     different bases."""
-    pairs = [predictions.get(name) for name in ("class", "label")]
-    if any(values is None or values.dtype.kind not in "iu" for values in pairs):
-        return None
     class_names = class_names or label_names
     label_names = label_names or class_names
-    bases = [names.base if names else 0 for names in (class_names, label_names)]
-    places = [
-        values.astype(np.int64) - base
-        for values, base in zip(pairs, bases, strict=True)
-        if values is not None
-    ]
-    numbers, inverse = np.unique(np.concatenate(places), return_inverse=True)
+    columns = list[np.ndarray]()
+    for name, labels in (("class", class_names), ("label", label_names)):
+        values = predictions.get(name)
+        if values is None or values.dtype.kind not in "iu":
+            return None
+        columns.append(values.astype(np.int64) - (labels.base if labels else 0))
+    places, inverse = np.unique(np.concatenate(columns), return_inverse=True)
     predicted, label = np.split(inverse, 2)
-    named = [
-        (number, class_names and class_names.name_of(number))
-        for number in (numbers + bases[0]).tolist()
-    ]
-    names = tuple(
-        str(number) if name is None else shortened(name, MOST_NAME) for number, name in named
-    )
-    return Classes(names, label, predicted, loss.astype(np.float64))
+    names = list[str]()
+    for place in places.tolist():
+        number = place + (class_names.base if class_names else 0)
+        name = class_names and class_names.name_of(number)
+        names.append(str(number) if name is None else shortened(name, MOST_NAME))
+    return Classes(tuple(names), label, predicted, loss.astype(np.float64))
 
 
 def _shares(values: np.ndarray) -> list[Share | None]:
@@ -202,32 +183,29 @@ def evaluation_page(result: EvalResult, records: EvaluatedRecords, about: About)
     """The page of this result, with what the same evaluation passed to on_records. Its first three
     parts are open."""
     classes = find_classes(records.loss, records.predictions, about.class_names, about.label_names)
-    listed = _Records(records, classes, about)
-    wrong = classes.wrong | ~np.isfinite(records.loss) if classes and classes.wrong.any() else None
-    note = FIRST if wrong is not None or not classes else f"Every prediction is right. {FIRST}"
-    sections = [
-        Section("", [_figures(result, classes), *_reasons(result)]),
-        Section(
-            "Worst records" if wrong is None else "Worst mistakes",
-            [Note(note), listed.block(worst(records.loss, SHOWN, wrong))],
-        ),
+    reasons = [
+        Note(f"{_words(name)} is {why}.", warning=True) for name, why in result.not_finite.items()
     ]
+    sections = [
+        Section("", [_figures(result, classes), *reasons]),
+        _worst_records(records, classes, about),
+    ]
+    losses: list[Block] = [histogram("Loss of each record", records.loss, "")]
     if classes:
-        confused = [classes.pairs()] if classes.wrong.any() else []
+        tables = [classes.table()]
+        if classes.mistakes:
+            tables.append(classes.pairs())
         sections += [
             Section("Confusion matrix", [classes.matrix()]),
-            Section("Classes", [classes.table(), *confused], folded=True),
+            Section("Classes", tables, folded=True),
         ]
-    losses = [
-        histogram("Loss of each record", records.loss, ""),
-        *[Note(NO_CLASSES)] * (not classes),
+    else:
+        losses.append(Note(NO_CLASSES))
+    metrics = [_metrics(result), _proof(result, about)]
+    sections += [
+        Section("Losses", losses, folded=True),
+        Section("All metrics and their proof", metrics, folded=True),
     ]
-    sections.append(Section("Losses", losses, folded=True))
-    sections.append(
-        Section(
-            "All metrics and their proof", [_metrics(result), _proof(result, about)], folded=True
-        )
-    )
     return Page(
         f"{about.recipe}: evaluation of step {result.step:,}",
         _lead(result, about),
@@ -237,52 +215,32 @@ def evaluation_page(result: EvalResult, records: EvaluatedRecords, about: About)
 
 
 def _lead(result: EvalResult, about: About) -> str:
-    places = [about.facts.get(name) for name in ("split", "data", "checkpoint")]
-    place = " of ".join(filter(None, places[:2]))
-    return ", ".join(
-        filter(
-            None,
-            [
-                place,
-                places[2] and f"checkpoint {places[2]}",
-                f"took {format_seconds(result.seconds)}",
-            ],
-        )
-    )
+    place = " of ".join(filter(None, map(about.facts.get, ("split", "data"))))
+    checkpoint = about.facts.get("checkpoint")
+    took = f"took {format_seconds(result.seconds)}"
+    return ", ".join(filter(None, (place, checkpoint and f"checkpoint {checkpoint}", took)))
 
 
 def _figures(result: EvalResult, classes: Classes | None) -> Figures:
     """The first metric with the number of mistakes, the second one, and how many records
     counted."""
     first, *others = sorted(result.metrics, key=lambda name: (name != "accuracy", name == "loss"))
-    wrong = (
-        f"{counted(int(classes.wrong.sum()), 'mistake')} in {len(classes.wrong):,} records"
-        if classes
-        else ""
-    )
-    items = [(_number(first, result.metrics[first]), _words(first), wrong)]
-    if others:
-        name = "loss" if "loss" in others else others[0]
-        items.append((_number(name, result.metrics[name]), _words(name), ""))
+    remark = ""
+    if classes:
+        remark = f"{counted(classes.mistakes, 'mistake')} in {len(classes.wrong):,} records"
+    remarks = {first: remark, **dict.fromkeys(["loss"] if "loss" in others else others[:1], "")}
+    items = [
+        (metric_text(name, result.metrics[name]), _words(name), remark)
+        for name, remark in remarks.items()
+    ]
     due = "" if result.num_records is None else f" of {result.num_records:,}"
     labelled = f"; {result.labelled:,} have a label" if result.labelled != result.records else ""
-    return Figures(
-        [*items, (f"{result.records:,}{due}", f"records counted{labelled}", _verdict(result))]
-    )
-
-
-def _reasons(result: EvalResult) -> list[Note]:
-    return [
-        Note(f"{_words(name)} is {why}.", warning=True) for name, why in result.not_finite.items()
-    ]
+    records = (f"{result.records:,}{due}", f"records counted{labelled}", _verdict(result))
+    return Figures([*items, records])
 
 
 def _words(name: str) -> str:
     return name.replace("_", " ")
-
-
-def _number(name: str, value: float) -> str:
-    return format_share(value) if "accuracy" in name else format_number(value)
 
 
 def _verdict(result: EvalResult) -> str:
@@ -308,7 +266,7 @@ def _metrics(result: EvalResult) -> Table:
 
 
 def _proof(result: EvalResult, about: About) -> Table:
-    known: dict[str, Any] = {
+    facts = {
         "verdict": _verdict(result),
         "records that counted": f"{result.records:,}",
         "records with a label": f"{result.labelled:,}",
@@ -321,54 +279,55 @@ def _proof(result: EvalResult, about: About) -> Table:
         "time": format_seconds(result.seconds),
     }
     note = "The checksums are those of the records as stored, added up modulo 2**32."
-    return Table(("fact", "value"), list(known.items()), title="Proof", note=note)
+    return Table(("fact", "value"), list(facts.items()), title="Proof", note=note)
 
 
-class _Records:
-    """Makes blocks of some of the records: a grid of pictures, or a table if they have none."""
-
-    def __init__(self, records: EvaluatedRecords, classes: Classes | None, about: About) -> None:
-        self._records = records
-        self._classes = classes
-        self._show = about.show
-
-    def block(self, places: np.ndarray) -> Block:
-        """The records at these places."""
-        index = self._records.index
-        shown: Sequence[ShownRecord | None] = [None] * len(places)
-        if index is not None and self._show:
-            shown = self._show(index[places].tolist())
-        rows = list(zip(map(self._told, places.tolist()), shown, strict=True))
-        items = [
-            (record.pictures[0], _caption(facts, record))
-            for facts, record in rows
-            if record and record.pictures
-        ]
-        return Pictures(items) if items else _table(rows)
-
-    def _told(self, at: int) -> dict[str, Told]:
-        """What the evaluation knows of a record, by name."""
-        index = self._records.index
-        classes = self._classes
-        facts = dict[str, Told]()
-        if index is not None:
-            facts["record"] = int(index[at])
-        facts["loss"] = float(self._records.loss[at])
-        if classes:
-            label = classes.names[classes.label[at]]
-            predicted = classes.names[classes.predicted[at]]
-            facts |= {"label": label, "prediction": predicted}
-        others = {name: values[at].item() for name, values in self._records.predictions.items()}
-        if "probability" in others:
-            facts["probability"] = Share(others["probability"])
-        rest = {name: value for name, value in others.items() if name not in OF_CLASSES}
-        taken = {*facts, *OF_RECORDS}
-        return facts | {
-            f"predicted {name}" if name in taken else name: value for name, value in rest.items()
-        }
+def _worst_records(records: EvaluatedRecords, classes: Classes | None, about: About) -> Section:
+    """The worst mistakes, or the worst records if there are none: a grid of pictures, or a table if
+    they have none."""
+    title, note, among = "Worst records", FIRST, None
+    if classes and classes.mistakes:
+        title = "Worst mistakes"
+        among = classes.wrong | ~np.isfinite(records.loss)
+    elif classes:
+        note = f"Every prediction is right. {FIRST}"
+    places = worst(records.loss, SHOWN, among)
+    shown: Sequence[ShownRecord | None] = [None] * len(places)
+    if records.index is not None and about.show:
+        shown = about.show(records.index[places].tolist())
+    facts = [_facts(records, classes, place) for place in places.tolist()]
+    rows = list(zip(facts, shown, strict=True))
+    items = [
+        (record.pictures[0], _caption(facts, record))
+        for facts, record in rows
+        if record and record.pictures
+    ]
+    return Section(title, [Note(note), Pictures(items) if items else _table(rows)])
 
 
-def _caption(facts: Mapping[str, Told], record: ShownRecord) -> list[str]:
+def _facts(records: EvaluatedRecords, classes: Classes | None, at: int) -> dict[str, Fact]:
+    """What the evaluation knows of a record, by name."""
+    facts = dict[str, Fact]()
+    if records.index is not None:
+        facts["record"] = int(records.index[at])
+    facts["loss"] = float(records.loss[at])
+    if classes:
+        facts["label"] = classes.names[classes.label[at]]
+        facts["prediction"] = classes.names[classes.predicted[at]]
+    others = {
+        name: values[at].item()
+        for name, values in records.predictions.items()
+        if name not in OF_CLASSES
+    }
+    if "probability" in others:
+        facts["probability"] = Share(others.pop("probability"))
+    taken = {*facts, *OF_RECORDS}
+    for name, value in others.items():
+        facts[f"predicted {name}" if name in taken else name] = value
+    return facts
+
+
+def _caption(facts: Mapping[str, Fact], record: ShownRecord) -> list[str]:
     """The lines below a picture: what it is and was taken for, the numbers, and its file."""
     rest = dict(facts)
     label = rest.pop("label", None)
@@ -383,15 +342,12 @@ def _caption(facts: Mapping[str, Told], record: ShownRecord) -> list[str]:
     return [str(verdict or ""), *sure, *texts, record.name, f"record {number:,}"]
 
 
-def _table(rows: Sequence[tuple[Mapping[str, Told], ShownRecord | None]]) -> Table:
+def _table(rows: Sequence[tuple[Mapping[str, Fact], ShownRecord | None]]) -> Table:
     """The records in a table, with their texts and where they are, if these are known."""
-    cells = [
-        [
-            *facts.values(),
-            *((record.problem or " ".join(record.texts), record.where) if record else ("", "")),
-        ]
-        for facts, record in rows
-    ]
+    cells = list[list[Cell]]()
+    for facts, record in rows:
+        text = record.problem or " ".join(record.texts) if record else ""
+        cells.append([*facts.values(), text, record.where if record else ""])
     return Table([*map(_words, rows[0][0]), *OF_RECORDS], cells).without_empty_columns()
 
 

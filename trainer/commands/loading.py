@@ -59,6 +59,7 @@ HELP = frozenset({"-h", "--help", "--help-all"})
 TRY, TRAIN = "--workdir=model --fast-dev-run=1", "--workdir=model --max-steps=20"
 WITH_DATA = f"--data-dir=shards {TRY}"
 WITHOUT_DATA = "--tiny --workdir=model"
+SEE_ALSO = ("trainer.checkpoints", "pipeline.commands.describe")
 OF_THE_RECIPE = "recipe"
 TRAINING = [
     "workdir",
@@ -75,7 +76,7 @@ TRAINING = [
     "keep_best",
     "seed",
 ]
-GROUPS: Mapping[str, Sequence[str]] = {
+GROUPS: dict[str, Sequence[str]] = {
     "data": ("data_dir", "train_split", "eval_split", "tiny"),
     OF_THE_RECIPE: (),
     "training": TRAINING,
@@ -94,14 +95,15 @@ def recipe_class(name: str) -> type[Recipe]:
     with _importing(module_name):
         module = importlib.import_module(module_name) if _exists(module_name) else None
     if module is None:
-        known = (
-            f"there is no recipe {name!r}.{did_you_mean(name, RECIPES)} Nor is there a module of "
-            "that name"
-        )
+        missing = f"there is no module {module_name!r}"
+        if ":" not in name:
+            missing = (
+                f"there is no recipe {name!r}.{did_you_mean(name, RECIPES)} Nor is there a module "
+                "of that name"
+            )
         raise OptionError(
-            f"{f'there is no module {module_name!r}' if ':' in name else known}. For a recipe of "
-            f"your own, change to the directory with {module_name.replace('.', '/')}.py, or add "
-            "that directory to PYTHONPATH."
+            f"{missing}. For a recipe of your own, change to the directory with "
+            f"{module_name.replace('.', '/')}.py, or add that directory to PYTHONPATH."
         )
     recipe = getattr(module, class_name, None)
     if recipe is None:
@@ -113,9 +115,9 @@ def recipe_class(name: str) -> type[Recipe]:
 def lacks_library(error: Exception) -> bool:
     """Whether a library is missing that a recipe cannot do without, or one whose installation the
     message states."""
-    if not isinstance(error, ModuleNotFoundError):
-        return False
-    return (error.name or "").partition(".")[0] in LIBRARIES or "pip install" in str(error)
+    return isinstance(error, ModuleNotFoundError) and (
+        (error.name or "").partition(".")[0] in LIBRARIES or "pip install" in str(error)
+    )
 
 
 def _check_name(module_name: str, class_name: str) -> None:
@@ -162,13 +164,12 @@ def _importing(module_name: str) -> Iterator[None]:
 
 
 def _without(module: ModuleType, class_name: str) -> str:
-    here = [
-        each
-        for each in vars(module).values()
-        if inspect.isclass(each) and each.__module__ == module.__name__
-    ]
     missing = f"{module.__name__} has no class {class_name!r}."
-    if names := [each.__name__ for each in here if issubclass(each, Recipe)]:
+    if names := [
+        each.__name__
+        for each in vars(module).values()
+        if inspect.isclass(each) and each.__module__ == module.__name__ and issubclass(each, Recipe)
+    ]:
         nearest = did_you_mean(class_name, names).replace("Known", "Its recipes")
         return f"{missing}{nearest} Run one: {program('trainer')} {module.__name__}:{names[0]}"
     return f"{missing} {HOW}"
@@ -184,20 +185,20 @@ def _check_class(recipe: Any, where: str) -> None:
         raise OptionError(
             f"{where} lacks the methods {', '.join(missing)}. docs/recipes.md has examples."
         )
-    inherited = fields(DataRecipe if issubclass(recipe, DataRecipe) else Recipe)
-    own = {each.name for each in fields(recipe)} - {each.name for each in inherited}
+    own = _field_names(recipe) - _field_names(
+        DataRecipe if issubclass(recipe, DataRecipe) else Recipe
+    )
     for settings in (TrainerConfig, Devices, Distributed):
-        if taken := own & {each.name for each in fields(settings)}:
-            name = min(taken)
-            instead = (
-                f"use self.trainer.{name}, or rename it"
-                if settings is TrainerConfig
-                else "rename it"
-            )
+        for name in sorted(own & _field_names(settings)):
+            instead = f"use self.trainer.{name}, or " if settings is TrainerConfig else ""
             raise OptionError(
                 f"{where} has a field {name!r}, but --{name.replace('_', '-')} exists already: "
-                f"{instead}."
+                f"{instead}rename it."
             )
+
+
+def _field_names(kind: Any) -> set[str]:
+    return {each.name for each in fields(kind)}
 
 
 def parsed(
@@ -211,38 +212,32 @@ def parsed(
     _join_lines(kind)
     if short := not {"-h", "--help"}.isdisjoint(options):
         kind = common_flags(recipe)
-    options = ["--help" if option in HELP else option for option in options]
     flags: Any = tyro.conf.OmitArgPrefixes[kind]
-    said = io.StringIO()
+    errors = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(errors):
             values, unknown = tyro.cli(
                 flags,
                 prog=program,
                 description=_description(recipe),
-                args=options,
+                args=["--help" if option in HELP else option for option in options],
                 return_unknown_args=True,
                 config=(tyro.conf.FlagCreatePairsOff, tyro.conf.SuppressFixed),
             )
-    except SystemExit as left:
-        cause: BaseException | None = left
+    except SystemExit as end:
+        cause: BaseException | None = end
         while cause is not None:
             if isinstance(cause, InfeedError):
                 raise cause from None  # tyro would print it in a box, folded into several lines
             cause = cause.__cause__ or cause.__context__
-        if left.code == EXIT_OF_TYRO and (text := _one_line(said.getvalue(), program)):
+        if end.code == EXIT_OF_TYRO and (text := _one_line(errors.getvalue(), program)):
             raise OptionError(text) from None
         # of a recipe's own code, which may end the program, too
-        print(said.getvalue(), file=sys.stderr, end="")
-        if not left.code:
-            print(f"{program} --help-all lists all flags.\n\n" * short, end="")
-            print(
-                help_end(
-                    program,
-                    _examples(recipe),
-                    ("trainer.checkpoints", "pipeline.commands.describe"),
-                )
-            )
+        print(errors.getvalue(), file=sys.stderr, end="")
+        if not end.code:
+            if short:
+                print(f"{program} --help-all lists all flags.\n")
+            print(help_end(program, _examples(recipe), SEE_ALSO))
         raise
     if unknown:
         raise OptionError(f"{_unrecognized(unknown, kind)} See {program} --help.")
@@ -258,23 +253,22 @@ def _all_flags(recipe: type[Recipe]) -> type:
     return make_dataclass("Flags", parts)
 
 
-def _names(flags: type) -> set[str]:
-    """The names of the settings that have a flag."""
+def _has_flag(kinds: type) -> dict[str, bool]:
+    """The name of each setting, and whether it has a flag."""
     fixed = tyro.conf.Fixed
     return {
-        each.name
-        for hint, each, _ in _flags(flags, None)
-        if fixed not in getattr(hint, "__metadata__", ())
+        each.name: fixed not in getattr(hint, "__metadata__", ()) for hint, each, _ in _flags(kinds)
     }
 
 
-def _unrecognized(arguments: Sequence[str], flags: type) -> str:
+def _unrecognized(arguments: Sequence[str], kind: type) -> str:
     name = arguments[0].partition("=")[0].lstrip("-").replace("-", "_")
-    if name in {each.name for _, each, _ in _flags(flags, None)} - _names(flags):
-        hint = f" A recipe of your own can set {name}; no flag does."
-    else:
+    has_flag = _has_flag(kind)
+    hint = f" A recipe of your own can set {name}; no flag does."
+    if has_flag.get(name, True):
+        names = filter(has_flag.get, has_flag)
         hint = "".join(
-            f" Did you mean --{each.replace('_', '-')}?" for each in nearest(name, _names(flags))
+            f" Did you mean --{each.replace('_', '-')}?" for each in nearest(name, names)
         )
     flags_only = [each for each in arguments if each.startswith("-")]  # without their values
     return f"unrecognized arguments: {', '.join(flags_only or arguments)}.{hint}"
@@ -284,11 +278,11 @@ def _unrecognized(arguments: Sequence[str], flags: type) -> str:
 def naming_flags(recipe: type[Recipe]) -> Iterator[None]:
     """Errors in the block name settings as in Python; they leave it with the flags of this recipe
     in their place."""
-    names = _names(_all_flags(recipe))
+    has_flag = _has_flag(_all_flags(recipe))
 
     def flag(match: re.Match[str]) -> str:
         name, switch, equals = match.groups(default="")
-        if name not in names or not ("_" in name or switch or equals):
+        if not (has_flag.get(name) and ("_" in name or switch or equals)):
             return match[0]
         return f"--{'no-' * (switch == 'False')}{name.replace('_', '-')}{equals}"
 
@@ -303,14 +297,11 @@ def _one_line(box: str, program: str) -> str:
     """What tyro prints in a box: the problem, then the flags that are missing. "" if there is no
     box."""
     lines = [line.strip("│| ") for line in box.splitlines()[1:]]  # the first is a title
-    parts = [
-        [*part]
-        for is_rule, part in itertools.groupby(lines, lambda line: not line.strip("─-╰╯+"))
-        if not is_rule
-    ]
-    if not parts:
+    is_rule = re.compile("[─╰╯+-]*").fullmatch
+    first = itertools.dropwhile(is_rule, lines)
+    text = " ".join(itertools.takewhile(lambda line: not is_rule(line), first)).rstrip(".")
+    if not text:
         return ""
-    text = " ".join(parts[0]).rstrip(".")
     if text.startswith("Missing value"):
         text = text.replace("Expected 1 values", "Expected one value")
     elif text.startswith("Missing"):
@@ -373,36 +364,35 @@ def common_flags(recipe: type[Recipe]) -> type:
     help of the recipe's.
 
     The help has to be in their metadata."""
-    known = {each.name: (kind, each, default) for kind, each, default in _flags(recipe, None)}
-    others = {each.name for each in fields(DataRecipe)}.union(*GROUPS.values())
+    specs = {
+        each.name: (each.name, hint, _with(default, each.metadata))
+        for hint, each, default in _flags(recipe)
+    }
+    others = _field_names(DataRecipe).union(*GROUPS.values())
     own = recipe.common_fields or [each.name for each in fields(recipe) if each.name not in others]
     groups = []
-    for title, names in GROUPS.items():
-        chosen = [
-            known[name] for name in (own if title == OF_THE_RECIPE else names) if name in known
-        ]
-        fields_of_group = [
-            (each.name, kind, _with(default, each)) for kind, each, default in chosen
-        ]
-        groups.append(
-            (title, make_dataclass(title, fields_of_group, kw_only=True, namespace={"__doc__": ""}))
-        )
+    for title, names in (GROUPS | {OF_THE_RECIPE: own}).items():
+        group = [specs[name] for name in names if name in specs]
+        kind = make_dataclass(title, group, kw_only=True, namespace={"__doc__": ""})
+        groups.append((title, kind))
     return make_dataclass("Flags", groups)
 
 
-def _flags(kind: type, values: Any) -> Iterator[tuple[Any, "Field[Any]", Any]]:
-    """Type, field and default of each flag of a dataclass and of those in it."""
+def _flags(kind: type, values: Any = MISSING) -> Iterator[tuple[Any, "Field[Any]", Any]]:
+    """Type, field and default of each flag of a dataclass and of those in it. values: an instance
+    with the defaults, if they are not the fields' own."""
     hints = get_type_hints(kind, include_extras=True)
     for each in fields(kind):
-        default = each.default_factory() if each.default_factory is not MISSING else each.default
-        if values is not None:
+        default = each.default if each.default_factory is MISSING else each.default_factory()
+        if values is not MISSING:
             default = getattr(values, each.name)
         if is_dataclass(hints[each.name]):
-            yield from _flags(hints[each.name], None if default is MISSING else default)
+            yield from _flags(hints[each.name], default)
         else:
             yield hints[each.name], each, default
 
 
-def _with(default: Any, like: "Field[Any]") -> Any:
-    given: Any = {} if default is MISSING else {"default_factory": lambda: default}
-    return field(**given, metadata=like.metadata)
+def _with(default: Any, metadata: Mapping[str, Any]) -> Any:
+    if default is MISSING:
+        return field(metadata=metadata)
+    return field(default_factory=lambda: default, metadata=metadata)

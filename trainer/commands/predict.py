@@ -63,10 +63,6 @@ EXISTS = "--output={} exists. Remove it, or give another name."
 WITHOUT_MEANING = ("index", "label", "label_name")  # in predictions of records that have no label
 
 
-MakeRecords = Callable[..., ExampleRecords]
-"""(name, examples, places) -> records, as records_like of trainer.checkpointing.kept_data."""
-
-
 class Raw(NamedTuple):
     """A file, or a row of a table, and its record; or why there is none. rotated: EXIF rotates it,
     which is ignored.
@@ -110,13 +106,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise OptionError(f"--step={args.step}: give the number of a step, or best.")
     if args.output is not None and open_storage(args.output).exists(args.output):
         raise OptionError(EXISTS.format(args.output))
-    paths = [path for given in args.files for path in _files(given)]
-    recipe, records = _recipe(args.workdir, args.recipe)
-    raw = list(_read(recipe, records, paths, upright=args.apply_orientation))
+    paths = [path for name in args.files for path in _files(name)]
+    recipe = _recipe(args.workdir, args.recipe)
+    raw = list(_read(recipe, paths, upright=args.apply_orientation))
     bad = [each for each in raw if each.error]
     good = [each for each in raw if not each.error]
     with errors_only():  # what they say of records, the end says of files
-        lines = [*_predicted(recipe, records, good, step, bad)] if good else []
+        lines = [*_predicted(recipe, good, step, bad)] if good else []
     _show(lines, args.output, as_json=args.json)
     if rotated := sum(each.rotated for each in good):
         print(
@@ -127,46 +123,56 @@ def main(argv: Sequence[str] | None = None) -> int:
     for column, numbers in recipe.row_classes.items():
         cells = [each.cells.get(column) for each in good]
         if unknown := [
-            f"{each}"
-            for each in cells
-            if class_number(numbers, each) == MISSING and not is_missing(each)
+            str(cell)
+            for cell in cells
+            if class_number(numbers, cell) == MISSING and not is_missing(cell)
         ]:
             text = f"note: values of {column} that the model has never seen count as missing: "
             some = ", ".join([*dict.fromkeys(unknown)][:5])
             print(printable(f"{text}{some} ({counted(len(unknown), 'row')})"), file=sys.stderr)
-    return _told(bad, len(raw))
+    return _report_bad(bad, len(raw))
 
 
-def _recipe(workdir: str, name: str | None) -> tuple[Any, MakeRecords]:
-    """The recipe of the training, and what makes records that it reads."""
+def _recipe(workdir: str, name: str | None) -> DataRecipe:
+    """The recipe of the training, which has a description."""
     from trainer.commands.loading import recipe_class
     from trainer.commands.recorded import recipe_without_data
 
     check_checkpoint(workdir, required=True)
     if name is not None and not is_ours(name):
         sys.path.append(str(Path.cwd()))  # last, so that it replaces no package
-    given = recipe_class(name) if name else None
-    recipe = recipe_without_data(workdir, given, mesh=None, fast_dev_run=None)
+    kind = recipe_class(name) if name else None
+    recipe = recipe_without_data(workdir, kind, mesh=None, fast_dev_run=None)
     if not isinstance(recipe, DataRecipe) or recipe.description is None:
         raise OptionError(
             f"the recipe of {workdir} reads no records with named features, so it cannot read "
             "files."
         )
-    return recipe, partial(
-        records_like, recipe.description, schema=recipe.row_schema(recipe.description.schema)
+    return recipe
+
+
+def _records(recipe: DataRecipe, name: str, raw: Sequence[Raw]) -> ExampleRecords:
+    """Records that the recipe reads. Raises SchemaError unless their features are a record's."""
+    assert recipe.description is not None
+    return records_like(
+        recipe.description,
+        name,
+        [dict(each.features) for each in raw],
+        [each.name for each in raw],
+        recipe.row_schema(recipe.description.schema),
     )
 
 
-def _files(given: str) -> list[str]:
-    storage = open_storage(given)
-    files = [*_found(storage, given, set())] if storage.exists(given) else []
+def _files(path: str) -> list[str]:
+    storage = open_storage(path)
+    files = [*_below(storage, path, set())] if storage.exists(path) else []
     if not files:
-        why = "has no files" if Path(given).is_dir() else "does not exist"
-        raise OptionError(f"{given} {why}. Give images, tables, or folders of them.")
+        why = "has no files" if Path(path).is_dir() else "does not exist"
+        raise OptionError(f"{path} {why}. Give images, tables, or folders of them.")
     return files
 
 
-def _found(storage: Storage, path: str, seen: set[str]) -> Iterator[str]:
+def _below(storage: Storage, path: str, seen: set[str]) -> Iterator[str]:
     """The path, or the files in and below it, in the order of their names, without those that begin
     with a dot.
 
@@ -182,34 +188,28 @@ def _found(storage: Storage, path: str, seen: set[str]) -> Iterator[str]:
     yield from (join(path, name) for name in sorted(files) if not name.startswith("."))
     for name in folders:
         if not name.startswith("."):
-            yield from _found(storage, join(path, name), seen)
+            yield from _below(storage, join(path, name), seen)
 
 
-def _read(
-    recipe: Any, records: MakeRecords, paths: Sequence[str], *, upright: bool
-) -> Iterator[Raw]:
+def _read(recipe: DataRecipe, paths: Sequence[str], *, upright: bool) -> Iterator[Raw]:
     """The records of files, in order. Raises OptionError for more bytes than are kept in memory."""
     total = 0
     for first in range(0, len(paths), AT_ONCE):
-        for found in in_parallel(
-            lambda path: [*_records(recipe, records, path, upright)], paths[first : first + AT_ONCE]
+        for of_file in in_parallel(
+            lambda path: [*_raw(recipe, path, upright)], paths[first : first + AT_ONCE]
         ):
-            total += sum(
-                len(value)
-                for each in found
-                for value in each.features.values()
-                if isinstance(value, bytes)
-            )
+            values = (value for each in of_file for value in each.features.values())
+            total += sum(len(value) for value in values if isinstance(value, bytes))
             if total > MOST_BYTES:
                 raise OptionError(
                     f"the files have more than {format_bytes(MOST_BYTES)}, which are kept in "
                     "memory. Give fewer; or convert them, and predict with --mode predict of the "
                     "trainer."
                 )
-            yield from found
+            yield from of_file
 
 
-def _records(recipe: Any, records: MakeRecords, path: str, upright: bool) -> Iterator[Raw]:
+def _raw(recipe: DataRecipe, path: str, upright: bool) -> Iterator[Raw]:
     storage = open_storage(path)
     try:
         if storage.stat(path).bytes > MOST_OF_FILE:
@@ -218,10 +218,8 @@ def _records(recipe: Any, records: MakeRecords, path: str, upright: bool) -> Ite
             )
         elif not path.endswith(TABLE_SUFFIXES):
             data = storage.read(path)
-            rotated = not upright and orientation(data) != 1
-            yield _record(
-                records, path, lambda: recipe.file_record(data, upright=upright)
-            )._replace(rotated=rotated)
+            raw = _record(recipe, path, lambda: recipe.file_record(data, upright=upright))
+            yield raw._replace(rotated=not upright and orientation(data) != 1)
         else:
             for count, row in enumerate(table_rows(storage, path, None)):
                 if count == MOST_ROWS:
@@ -231,36 +229,35 @@ def _records(recipe: Any, records: MakeRecords, path: str, upright: bool) -> Ite
                     )
                 name = f"{path}:{row.line}"
                 read = partial(recipe.row_record, row.cells)
-                raw = Raw(name, {}, row.error) if row.error else _record(records, name, read)
-                yield raw._replace(
-                    cells={column: row.cells.get(column) for column in recipe.row_classes}
-                )
+                raw = Raw(name, {}, row.error) if row.error else _record(recipe, name, read)
+                cells = {column: row.cells.get(column) for column in recipe.row_classes}
+                yield raw._replace(cells=cells)
     except (RawDataError, StorageError) as error:
         yield Raw(path, {}, str(error))
 
 
-def _record(records: MakeRecords, name: str, read: Callable[[], Mapping[str, Value]]) -> Raw:
+def _record(recipe: DataRecipe, name: str, read: Callable[[], Mapping[str, Value]]) -> Raw:
     try:
-        features = read()
-        records(name, [features])  # SchemaError unless they are a record
-        return Raw(name, features)
+        raw = Raw(name, read())
+        _records(recipe, name, [raw])
+        return raw
     except (Reject, SchemaError) as error:
         return Raw(name, {}, str(error))
 
 
 def _predicted(
-    recipe: Any, records: MakeRecords, raw: Sequence[Raw], step: Any, bad: list[Raw]
+    recipe: DataRecipe, raw: Sequence[Raw], step: Any, bad: list[Raw]
 ) -> Iterator[Mapping[str, Any]]:
     """The predictions of these records, in order. Those that the recipe's evaluation cannot read
     are added to bad."""
     import jax
 
     from trainer.commands.recorded import ONE_DEVICE
+    from trainer.commands.running import plain_values
     from trainer.trainer import Trainer
 
-    names = [each.name for each in raw]
     classes = recipe.class_names()
-    recipe = recipe.on(records("the files", [each.features for each in raw], names))
+    recipe = recipe.on(_records(recipe, "the files", raw))
     # A few files need no full batch, and rows are cut over the devices as --mode predict cuts them.
     batch = min(len(raw), recipe.trainer.resolved_predict_batch_size)
     devices = jax.local_device_count()
@@ -273,39 +270,32 @@ def _predicted(
             "workdir": scratch,
         }
         trainer = Trainer(recipe.task(), replace(recipe.trainer, **settings))
-        for record in _good(trainer, recipe, names, step, bad):
-            values = {
-                key.removeprefix("_"): value.tolist() for key, value in sorted(record.items())
-            }
-            index = values["index"]
+        for record in _good(trainer, recipe, raw, step, bad):
+            values = plain_values(record)
+            file = raw[values["index"]].name
             values = recipe.prediction(
                 {key: value for key, value in values.items() if key not in WITHOUT_MEANING}
             )
-            known = {
-                f"{key}_name": labels.name_of(values[key])
-                for key, labels in classes.items()
-                if key in values
-            }
+            names = dict[str, str]()
+            for key, labels in classes.items():
+                if key in values and (name := labels.name_of(values[key])) is not None:
+                    names[f"{key}_name"] = name
             progress.add(1)
-            yield {
-                "file": names[index],
-                **{key: name for key, name in known.items() if name is not None},
-                **values,
-            }
+            yield {"file": file, **names, **values}
 
 
 def _good(
-    trainer: "Trainer", recipe: Any, names: Sequence[str], step: Any, bad: list[Raw]
+    trainer: "Trainer", recipe: DataRecipe, raw: Sequence[Raw], step: Any, bad: list[Raw]
 ) -> Iterator[dict[str, Any]]:
     """What the trainer predicts of the records that the recipe's evaluation can read; adds the
     others to bad."""
     from trainer.inputs import as_function
 
     inputs = list[Any]()
-    made = as_function(recipe.eval_input)
+    open_input = as_function(recipe.eval_input)
 
     def eval_input(ctx: "InputContext") -> Any:
-        inputs.append(made(replace(ctx, max_masked=len(names))))
+        inputs.append(open_input(replace(ctx, max_masked=len(raw))))
         return inputs[-1]
 
     def refused() -> Sequence["BadRecord"]:
@@ -314,9 +304,9 @@ def _good(
     try:
         yield from trainer.predict(eval_input, step=step, checkpoint_path=recipe.trainer.workdir)
     except EvaluationError:
-        if len(refused()) < len(names):  # an epoch of bad records only has nothing to count
+        if len(refused()) < len(raw):  # an epoch of bad records only has nothing to count
             raise
-    bad.extend(Raw(names[record.record_id], {}, record.reason) for record in refused())
+    bad.extend(Raw(raw[record.record_id].name, {}, record.reason) for record in refused())
 
 
 def _show(lines: Sequence[Mapping[str, Any]], output: str | None, *, as_json: bool) -> None:
@@ -333,17 +323,17 @@ def _show(lines: Sequence[Mapping[str, Any]], output: str | None, *, as_json: bo
     elif lines:
         # a class may have no name
         columns = dict.fromkeys(column for line in lines for column in line)
-        console.print(
-            table(columns, ([_cell(line.get(column, "")) for column in columns] for line in lines))
-        )
+        blank = dict.fromkeys(columns, "")
+        rows = [map(_cell, {**blank, **line}.values()) for line in lines]
+        console.print(table(columns, rows))
 
 
 def _cell(value: Any) -> object:
     return f"{value:.4g}" if isinstance(value, float) else value
 
 
-def _told(bad: Sequence[Raw], count: int) -> int:
-    """Names the files that were left out, of so many, and why, each reason once; the exit code."""
+def _report_bad(bad: Sequence[Raw], count: int) -> int:
+    """Prints which of `count` files were left out, each reason once. Returns the exit code."""
     reasons = dict[str, list[str]]()
     for each in bad:
         reasons.setdefault(each.error.removeprefix(f"{each.name}: "), []).append(each.name)

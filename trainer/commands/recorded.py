@@ -53,14 +53,14 @@ def _recorded_recipe(command: Command, kind: type[Recipe], mode: str, **settings
         ["--mode=train", *command.options, f"--mode={mode}"],
         f"{program('trainer')} {command.recipe}",
     )
-    # A cache of compiled programs is code, too, and written.
-    others = {
-        "restore_step": None,
-        "profile_steps": None,
-        "compilation_cache_dir": None,
-        "input_workers": 0,
-    }
-    trainer = replace(recipe.trainer, **others, **settings)
+    trainer = replace(
+        recipe.trainer,
+        restore_step=None,
+        profile_steps=None,
+        compilation_cache_dir=None,  # compiled programs are code, too, and written
+        input_workers=0,
+        **settings,
+    )
     return replace(recipe, checkpoint_path=None, trainer=trainer)
 
 
@@ -73,9 +73,7 @@ def as_trained(recipe: Recipe, name: str, options: Sequence[str]) -> Recipe:
     data are evaluated, and how. Of a recipe that is not infeed's, only numbers are taken: a text
     may name a file or code, and the history may be anyone's."""
     try:
-        command = next(
-            (start.command for start in reversed(read_history(recipe.trained_in).starts)), None
-        )
+        command = read_history(recipe.trained_in).command
         if command is None or command.recipe != name or recipe.trainer.fast_dev_run:
             return recipe
         then = _own(_recorded_recipe(command, type(recipe), recipe.mode))
@@ -90,16 +88,19 @@ def as_trained(recipe: Recipe, name: str, options: Sequence[str]) -> Recipe:
                 "other options than in the run before: %s", ", ".join(_differences(then, changed))
             )
         return recipe
-    given = {
+    flags = {
         option.partition("=")[0].lstrip("-").replace("-", "_")
         for option in options
         if option.startswith("--")
     }
-    given |= {option.removeprefix("no_") for option in given}
-    taken = {key: then[key] for key in changed if key not in given}
-    missing = {key: value for key, value in taken.items() if is_ours(name) or _names_no_code(value)}
-    if named := [f"{key} {value}" for key, value in missing.items() if not is_dataclass(value)]:
-        log.info("as in the training: %s", ", ".join(named))
+    flags |= {flag.removeprefix("no_") for flag in flags}
+    missing = {
+        key: then[key]
+        for key in changed
+        if key not in flags and (is_ours(name) or _names_no_code(then[key]))
+    }
+    if shown := [f"{key} {value}" for key, value in missing.items() if not is_dataclass(value)]:
+        log.info("as in the training: %s", ", ".join(shown))
     return replace(recipe, **missing)
 
 
@@ -139,7 +140,7 @@ def recipe_without_data(
             given, mode="predict", trainer=replace(given.trainer, workdir=workdir, **settings)
         )
     else:
-        command = next((start.command for start in reversed(read_history(workdir).starts)), None)
+        command = read_history(workdir).command
         if command is None:
             raise CheckpointError(
                 f"{workdir} does not tell which recipe trained its model: a program of its own "
@@ -195,14 +196,14 @@ def load(
     from trainer.mesh.placement import Placement
 
     check_checkpoint(workdir, required=True)
-    made = None
+    trained = None
     with ShortErrors():
         if task is None:
-            made = recipe_without_data(workdir, recipe, **ONE_DEVICE)
-            task = made.task()
-            config = made.trainer
-            input_fn = made.eval_input
+            trained = recipe_without_data(workdir, recipe, **ONE_DEVICE)
+            task = trained.task()
+            config = trained.trainer
+            input_fn = trained.eval_input
         else:
             config, input_fn = run_without_recipe(workdir)
         placement = Placement.of(jax.local_devices()[:1], axes=BatchAxes(config.batch_axis))
-        return loaded(Job(task, config, placement), input_fn, step, made)
+        return loaded(Job(task, config, placement), input_fn, step, trained)

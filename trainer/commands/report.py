@@ -24,11 +24,11 @@ from pipeline.errors import CheckpointError, OptionError
 from pipeline.shards.typed_json import JsonFile
 from pipeline.sizes import format_number, format_seconds, format_share
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import join
+from pipeline.storage.storage import join, read_file
 from trainer.checkpointing.listing import Evaluations, best_step, finished_steps
 from trainer.checkpointing.owner import is_alive, read_record
 from trainer.reports.metrics_lines import newest
-from trainer.reports.segments import History, Segment, read_history
+from trainer.reports.segments import Segment, read_history
 from trainer.reports.workdir import EVAL_RESULT, METRICS, SEGMENTS, TRAIN, TRAIN_RESULT, eval_name
 
 EXAMPLES = ("model", "model --json")
@@ -88,25 +88,24 @@ def read_report(workdir: str) -> dict[str, Any]:
     storage = open_storage(workdir)
     if not storage.remote and not Path(workdir).is_dir():
         raise OptionError(f"{workdir} is not a directory. Give the --workdir of a run.")
-    history, saved, (step, scalars) = (
-        read_history(workdir),
-        finished_steps(workdir),
-        newest(join(workdir, TRAIN)),
-    )
+    history = read_history(workdir)
+    saved = finished_steps(workdir)
+    step, scalars = newest(join(workdir, TRAIN))
     if not (history.starts or saved or step is not None):
         raise OptionError(
             f"{workdir} has no run: neither {SEGMENTS} nor {TRAIN}/{METRICS} nor checkpoints. Give "
             "the --workdir of a run."
         )
-    last, start = (history.segments[-1], history.starts[-1]) if history.starts else (None, None)
-    step = last.end.step if last and last.end else max([step or 0, *saved[-1:]])
+    last = history.segments[-1] if history.segments else None
+    start = last and last.start
+    step = last.end.step if last and last.end else max([step or 0, *saved])
     settings = start.settings if start else {}
     hows = [_how(segment) for segment in history.segments]
     state, reason = _state(workdir, hows)
     ended = _result(workdir, TRAIN_RESULT, dict[str, float | None]) or {}
     speed = ended if ended.get("step") == step and state == "finished" else {}
     names = [name for name in storage.entries(workdir)[1] if eval_name(name) is not None]
-    best_metric = settings.get("keep_best") and str(settings["keep_best"])
+    best_metric = str(settings.get("keep_best") or "")
     measured = Evaluations(workdir).read() if best_metric else {}
     when = scalars.pop("time", None)
     return {
@@ -117,7 +116,7 @@ def read_report(workdir: str) -> dict[str, Any]:
         "max_steps": settings.get("max_steps"),
         "last_report_time": when
         and datetime.fromtimestamp(when, UTC).isoformat(timespec="seconds"),
-        "recipe": start and start.command and start.command.recipe,
+        "recipe": history.command and history.command.recipe,
         "devices": start and start.devices,
         "training": {name: value for name, value in scalars.items() if not name.startswith(SPEED)},
         "evaluations": {name: _evaluated(workdir, name) for name in names},
@@ -131,12 +130,12 @@ def read_report(workdir: str) -> dict[str, Any]:
         "wall_seconds": speed.get("wall_seconds"),
         "restarts": max(0, len(history.starts) - 1),
         "ends": dict(Counter(how for how, _ in hows[:-1])),
-        "bad_records": _bad_records(history),
+        "bad_records": None
+        if start is None or start.input is None
+        else len(history.bad_records(start.input.get("fingerprint", ""))),
         "checkpoint_steps": saved,
-        "best_step": best_step(measured, saved, best_metric, settings.get("keep_best_mode", "max"))
-        if best_metric
-        else None,
-        "best_metric": best_metric,
+        "best_step": best_step(measured, saved, best_metric, settings.get("keep_best_mode", "max")),
+        "best_metric": best_metric or None,
     }
 
 
@@ -165,12 +164,6 @@ def _state(workdir: str, hows: Sequence[tuple[str, str]]) -> tuple[str, str]:
     return "running or killed" if alive is None else "running" if alive else "killed", process
 
 
-def _bad_records(history: History) -> int | None:
-    """How many records the input of the newest process has left out."""
-    given = history.starts[-1].input if history.starts else None
-    return None if given is None else len(history.bad_records(given.get("fingerprint", "")))
-
-
 def _evaluated(workdir: str, name: str) -> dict[str, Any]:
     step, metrics = newest(join(workdir, name))
     metrics.pop("time", None)
@@ -184,15 +177,14 @@ def _proof(workdir: str) -> dict[str, Any] | None:
         return None
     file = _file(workdir, EVAL_RESULT)
     known = Proof.__dataclass_fields__
-    proof = file.typed({name: value for name, value in page.items() if name in known}, Proof)
-    rest = {name: value for name, value in page.items() if name not in known and name not in OTHERS}
-    return asdict(proof) | {"metrics": file.typed(rest, dict[str, float])}
+    proof = file.typed({name: page[name] for name in known if name in page}, Proof)
+    metrics = {name: page[name] for name in page if name not in (*known, *OTHERS)}
+    return asdict(proof) | {"metrics": file.typed(metrics, dict[str, float])}
 
 
 def _result(workdir: str, name: str, kind: Any) -> Any:
-    storage = open_storage(workdir)
-    path = join(workdir, name)
-    return _file(workdir, name).read(storage.read(path), kind) if storage.exists(path) else None
+    content = read_file(open_storage(workdir), join(workdir, name))
+    return None if content is None else _file(workdir, name).read(content, kind)
 
 
 def _file(workdir: str, name: str) -> JsonFile:
@@ -262,11 +254,12 @@ def _lines(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _metrics(
     title: str, first_line: str, metrics: Mapping[str, float]
 ) -> Iterator[tuple[str, str]]:
-    values = ", ".join(f"{name} {_number(name, value)}" for name, value in metrics.items())
+    values = ", ".join(f"{name} {metric_text(name, value)}" for name, value in metrics.items())
     yield title, "; ".join(filter(None, [first_line, values])) or "no step was reported yet"
 
 
-def _number(name: str, value: float) -> str:
+def metric_text(name: str, value: float) -> str:
+    """The value of a metric as people write it: accuracies in percent."""
     return format_share(value) if "accuracy" in name else format_number(value)
 
 

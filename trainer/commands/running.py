@@ -45,7 +45,7 @@ def write_report(
     command: see `run`.
 
     records: what the evaluation passed to on_records."""
-    page = evaluation_page(result, joined(records), _evaluated(recipe, command, result))
+    page = evaluation_page(result, joined(records), _about(recipe, command, result))
     if recipe.trainer.fast_dev_run:
         page.html()
         return
@@ -53,8 +53,8 @@ def write_report(
     say(Console(), f"evaluation page written to {recipe.report}")
 
 
-def _evaluated(recipe: Recipe, command: Command | None, result: EvalResult) -> About:
-    label_names, show = None, None
+def _about(recipe: Recipe, command: Command | None, result: EvalResult) -> About:
+    label_names = show = None
     facts = {
         "checkpoint": join(checkpoints_directory(recipe.trained_in), str(result.step)),
         "model": MODELS[recipe.trainer.evaluated_model],
@@ -67,15 +67,10 @@ def _evaluated(recipe: Recipe, command: Command | None, result: EvalResult) -> A
         if result.fingerprint == recipe.eval_records.info.fingerprint:
             show = partial(show_records, recipe.eval_records, text_of=recipe.record_text)
     class_names = recipe.class_names().get("class")
-    made_by = _command_text(command)
+    made_by = ""
+    if command:
+        made_by = f"{program('trainer')} {shlex.join([command.recipe, *command.options])}"
     return About(name_of(type(recipe)), facts, class_names, label_names, show, made_by)
-
-
-def _command_text(command: Command | None) -> str:
-    """The command as the user gave it; "" for a recipe that a program runs."""
-    return (
-        f"{program('trainer')} {shlex.join([command.recipe, *command.options])}" if command else ""
-    )
 
 
 def run(recipe: Recipe, command: Command | None = None) -> None:
@@ -92,7 +87,7 @@ def run(recipe: Recipe, command: Command | None = None) -> None:
         command=command,
     )
     if recipe.show_state:
-        show_state(trainer, recipe)
+        _show_state(trainer, recipe)
     elif recipe.mode == "sample":
         _print_samples(trainer, recipe)
     elif recipe.trainer.fast_dev_run:
@@ -147,16 +142,13 @@ def _evaluate(trainer: Trainer, recipe: Recipe, command: Command | None) -> None
 
 def _write_predictions(trainer: Trainer, recipe: Recipe) -> None:
     if jax.process_index() > 0:
-        for _ in trainer.predict(
-            recipe.eval_input, checkpoint_path=recipe.checkpoint_path, gather=True
-        ):
+        for _ in _lines(trainer, recipe):
             pass
         return
-    workdir = trainer.config.workdir
+    path = join(trainer.config.workdir, PREDICTIONS)
     count = 0
-    path = join(workdir, PREDICTIONS)
     with (
-        open_storage(workdir).publish(path) as sink,
+        open_storage(path).publish(path) as sink,
         RecordsLine("predicted", total=None) as progress,
     ):
         for line in _lines(trainer, recipe):
@@ -196,9 +188,12 @@ def _lines(trainer: Trainer, recipe: Recipe) -> Iterator[Mapping[str, Any]]:
     for record in trainer.predict(
         recipe.eval_input, checkpoint_path=recipe.checkpoint_path, gather=True
     ):
-        yield recipe.prediction(
-            {key.removeprefix("_"): value.tolist() for key, value in sorted(record.items())}
-        )
+        yield recipe.prediction(plain_values(record))
+
+
+def plain_values(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The predictions of a record as numbers and lists of numbers, by name."""
+    return {key.removeprefix("_"): value.tolist() for key, value in sorted(record.items())}
 
 
 def _tell(recipe: Recipe, result: EvalResult) -> None:
@@ -206,7 +201,7 @@ def _tell(recipe: Recipe, result: EvalResult) -> None:
         say(Console(), f"{result}; written to {join(recipe.trainer.workdir, EVAL_RESULT)}")
 
 
-def show_state(trainer: Trainer, recipe: Recipe) -> None:
+def _show_state(trainer: Trainer, recipe: Recipe) -> None:
     """Prints a table on host 0. Opens the training's input and computes nothing."""
     arrays = trainer.state_arrays(recipe.train_input)
     params = {

@@ -17,7 +17,7 @@ from pipeline.commands.program import program
 from pipeline.errors import CheckpointError, OptionError
 from pipeline.shards.typed_json import JsonFile, sealed_line, unsealed
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import join
+from pipeline.storage.storage import join, read_file
 from trainer.reports.workdir import SEGMENTS
 
 
@@ -95,9 +95,8 @@ class Segment:
     @property
     def bad_records(self) -> dict[int, str]:
         """Number -> reason of the records of its input that this run left out."""
-        return _bad_records(
-            self.lines, self.start.input["fingerprint"] if self.start.input else None
-        )
+        fingerprint = self.start.input["fingerprint"] if self.start.input else None
+        return _bad_records(self.lines, fingerprint)
 
 
 @dataclass(frozen=True)
@@ -111,6 +110,11 @@ class History:
         """All starts, the earliest first."""
         return [line for line in self.lines if isinstance(line, Start)]
 
+    @property
+    def command(self) -> Command | None:
+        """The command of the newest start; None if there is none."""
+        return self.starts[-1].command if self.starts else None
+
     @cached_property
     def segments(self) -> list[Segment]:
         """The starts, each with its lines, the earliest first."""
@@ -122,25 +126,17 @@ class History:
                 segments[-1].lines.append(line)
         return segments
 
-    def _parent(self, at: int) -> int | None:
-        start = self.segments[at].start
-        if start.step == 0:
-            return None
-        earlier = [(number, self.segments[number].start) for number in reversed(range(at))]
-        if start.parent:
-            return next((number for number, each in earlier if each.run == start.parent), None)
-        return next((number for number, each in earlier if each.step < start.step), None)
-
     @cached_property
     def _lineage(self) -> list[Segment]:
         """The last segment, then the one that saved the state it began with, and so on: those that
         made the model. Others went back to an earlier checkpoint, and ended before they saved
         one."""
-        lineage = list[Segment]()
-        at = len(self.segments) - 1 if self.segments else None
-        while at is not None:
-            lineage.append(self.segments[at])
-            at = self._parent(at)
+        lineage = self.segments[-1:]
+        for segment in reversed(self.segments[:-1]):
+            start, earlier = lineage[-1].start, segment.start
+            is_parent = earlier.run == start.parent if start.parent else earlier.step < start.step
+            if start.step > 0 and is_parent:
+                lineage.append(segment)
         return lineage
 
     def segment_of(self, step: int) -> Segment | None:
@@ -150,8 +146,10 @@ class History:
         own = next((segment for segment in self._lineage if segment.start.step < step), None)
         if own is not None and (own.end is None or step <= own.end.step):
             return own
-        ended = [(each, each.end.step) for each in self.segments if each.end is not None]
-        return next((each for each, end in reversed(ended) if each.start.step < step <= end), None)
+        for segment in reversed(self.segments):
+            if segment.end and segment.start.step < step <= segment.end.step:
+                return segment
+        return None
 
     def bad_records(self, fingerprint: str) -> dict[int, str]:
         """Number -> reason of the records that any run left out of this input."""
@@ -159,10 +157,11 @@ class History:
 
 
 def _bad_records(lines: Sequence[HistoryLine], fingerprint: str | None) -> dict[int, str]:
-    known = [
-        line for line in lines if isinstance(line, BadRecords) and line.fingerprint == fingerprint
-    ]
-    return {int(number): reason for line in known for number, reason in line.records.items()}
+    reasons = dict[int, str]()
+    for line in lines:
+        if isinstance(line, BadRecords) and line.fingerprint == fingerprint:
+            reasons |= {int(number): reason for number, reason in line.records.items()}
+    return reasons
 
 
 def segment_of(history: History, step: int, workdir: str) -> Segment:
@@ -203,18 +202,18 @@ def read_history(workdir: str) -> History:
     """The history; empty if there is none. Raises CheckpointError, which names the line, if it is
     damaged."""
     path = join(str(workdir), SEGMENTS)
-    storage = open_storage(path)
-    if not storage.exists(path):
+    data = read_file(open_storage(path), path)
+    if data is None:
         return History()
-    if not (data := storage.read(path)).strip():
+    if not data.strip():
         raise CheckpointError(
             f"{path} is empty: it is damaged. Remove it: then the steps so far cannot be traced."
         )
-    texts = [(number, text) for number, text in enumerate(data.splitlines(), 1) if text.strip()]
     return History(
         [
             _line(JsonFile(f"{path}, line {number}", CheckpointError, REMEDY), text)
-            for number, text in texts
+            for number, text in enumerate(data.splitlines(), 1)
+            if text.strip()
         ]
     )
 
@@ -231,13 +230,10 @@ def _line(file: JsonFile, text: bytes) -> HistoryLine:
         # a later infeed may write further keys, which are skipped
         line = msgspec.convert(page, kind)
         datetime.fromisoformat(page.get("time", "2026-01-01"))
-        if isinstance(line, BadRecords):
-            _ = [int(number) for number in line.records]
+        _bad_records([line], page.get("fingerprint"))  # ValueError if a number is none
         return line
-    except (
-        msgspec.ValidationError,
-        ValueError,
-    ) as e:  # ValueError: no time or number, or a lone surrogate in a key
+    # ValueError: no time or number, or a lone surrogate in a key
+    except (msgspec.ValidationError, ValueError) as e:
         raise file.misfit(f"{e}.") from e
 
 

@@ -94,8 +94,8 @@ def test_a_metric_that_the_evaluation_does_not_have_is_named(config):
 def test_evaluations_are_kept_in_a_bucket_too(bucket):
     evaluations = Evaluations(f"{bucket}/run")
     assert evaluations.read() == {}
-    evaluations.add(10, {"loss": 1.0}, there=[10])
-    evaluations.add(20, {"loss": 2.0}, there=[10, 20])
+    evaluations.add(10, {"loss": 1.0}, steps=[10])
+    evaluations.add(20, {"loss": 2.0}, steps=[10, 20])
     evaluations.drop([10])
     assert Evaluations(f"{bucket}/run").read() == {20: {"loss": 2.0}}
 
@@ -103,7 +103,7 @@ def test_evaluations_are_kept_in_a_bucket_too(bucket):
 def test_a_damaged_file_of_evaluations_is_named_and_may_go(config, tmp_path):
     settings = config(keep_best="loss")
     evaluations = Evaluations(settings.workdir)
-    evaluations.add(10, {"loss": 1.0}, there=[])
+    evaluations.add(10, {"loss": 1.0}, steps=[])
     path = tmp_path / "run/evaluations.json"
     path.write_bytes(path.read_bytes().replace(b"1.0", b"0.7"))
     with pytest.raises(
