@@ -5,7 +5,9 @@ not its first.
 
 Batch normalization is over a chosen number of rows, without rows of padding."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import jax.numpy as jnp
@@ -85,9 +87,9 @@ class BatchNorm(nnx.Module):
     def _run_on(self, mean: Array, var: Array, rows: Array) -> None:
         """Adds the average of the groups that have rows to the running statistics."""
         weights = (rows > 0) / jnp.maximum(jnp.sum(rows > 0), 1)
-        kept = jnp.where(jnp.any(rows > 0), self.momentum, 1.0)
+        momentum = jnp.where(jnp.any(rows > 0), self.momentum, 1.0)
         for running, values in ((self.mean, mean), (self.var, var)):
-            running.set_value(kept * running.get_value() + (1 - kept) * (weights @ values))
+            running.set_value(momentum * running.get_value() + (1 - momentum) * (weights @ values))
 
 
 def _statistics(groups: Array, counts: Array) -> tuple[Array, Array, Array]:
@@ -169,23 +171,14 @@ class ResNet(nnx.Module):
         self.pools = shape.stem == "photo"
         kernel, stride = (7, 2) if self.pools else (3, 1)
         features = shape.widths[0]
-        self.stem = ConvNorm(channels, features, kernel, stride, rngs=rngs, bn_span=bn_span)
+        norm = partial(BatchNorm, rngs=rngs, span=bn_span)
+        self.stem = ConvNorm(channels, features, kernel, stride, rngs, norm)
         self.stages = nnx.Dict()
         for number, (depth, width) in enumerate(zip(shape.depths, shape.widths, strict=True), 1):
             blocks = nnx.List()
             for block in range(depth):
                 stride = 2 if number > 1 and block == 0 else 1
-                blocks.append(
-                    Block(
-                        shape,
-                        features,
-                        width,
-                        stride,
-                        rngs,
-                        bn_span=bn_span,
-                        zero_last_scale=zero_last_scale,
-                    )
-                )
+                blocks.append(Block(shape, features, width, stride, rngs, norm, zero_last_scale))
                 features = width * shape.block[-1].factor
             self.stages[str(number)] = blocks
         self.head = nnx.Linear(features, num_classes, kernel_init=HEAD_INIT, rngs=rngs)
@@ -198,8 +191,7 @@ class ResNet(nnx.Module):
         (0.229, 0.224, 0.225) of red, green and blue, grey ones with the averages of these. mask:
         [b], above 0 where a row counts; other rows do not affect the logits of these or the running
         statistics. Default: all count."""
-        x = self.stem(_normalized(images, self.channels), mask)
-        x = nnx.relu(x)
+        x = nnx.relu(self.stem(_normalized(images, self.channels), mask))
         if self.pools:
             x = nnx.max_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)))  # pyright: ignore[reportArgumentType]
         for number in range(1, len(self.stages) + 1):
@@ -218,8 +210,7 @@ class Block(nnx.Module):
         width: int,
         stride: int,
         rngs: nnx.Rngs,
-        *,
-        bn_span: int | None,
+        norm: Callable[..., BatchNorm],
         zero_last_scale: bool,
     ) -> None:
         self.convs = nnx.Dict()
@@ -232,12 +223,10 @@ class Block(nnx.Module):
                 before, features, conv.kernel, stride if conv.strided else 1, rngs
             )
             last = number == len(shape.block)
-            self.norms[str(number)] = BatchNorm(
-                features, rngs=rngs, span=bn_span, zero_scale=last and zero_last_scale
-            )
+            self.norms[str(number)] = norm(features, zero_scale=last and zero_last_scale)
         projects = shape.shortcut == "project" and (stride > 1 or features != channels)
         self.shortcut = (
-            ConvNorm(channels, features, 1, stride, rngs=rngs, bn_span=bn_span)
+            ConvNorm(channels, features, 1, stride, rngs, norm)
             if projects
             else PaddedShortcut(stride, features - channels)
         )
@@ -273,12 +262,11 @@ class ConvNorm(nnx.Module):
         features: int,
         kernel: int,
         stride: int,
-        *,
         rngs: nnx.Rngs,
-        bn_span: int | None,
+        norm: Callable[..., BatchNorm],
     ) -> None:
         self.conv = _conv(channels, features, kernel, stride, rngs)
-        self.norm = BatchNorm(features, rngs=rngs, span=bn_span)
+        self.norm = norm(features)
 
     def __call__(self, x: Array, mask: Array | None) -> Array:
         """Like ResNet's, without a rectifier."""
@@ -299,6 +287,8 @@ def _conv(channels: int, features: int, kernel: int, stride: int, rngs: nnx.Rngs
 
 
 def _normalized(images: Array, channels: int) -> Array:
-    by_channel = (values if channels == 3 else [sum(values) / 3] for values in (MEAN, STD))
-    mean, std = (jnp.asarray(values, jnp.float32) for values in by_channel)
+    mean, std = (
+        jnp.asarray(values if channels == 3 else [sum(values) / 3], jnp.float32)
+        for values in (MEAN, STD)
+    )
     return (images.astype(jnp.float32) / 255 - mean) / std

@@ -147,11 +147,10 @@ class LstmLanguageModel(nnx.Module):
 
         position: not used. The logits are those of a call with the complete segments."""
         x = self.embedding(tokens)
-        after = []
-        for cell, before in zip(self.layers, state, strict=True):
-            carry, x = cell(before, x)
-            after.append(carry)
-        return self.head(x), after
+        state = [*state]
+        for number, cell in enumerate(self.layers):
+            state[number], x = cell(state[number], x)
+        return self.head(x), state
 
 
 def _bias_init(_: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
@@ -165,10 +164,9 @@ def _layer(cell: nnx.OptimizedLSTMCell, inputs: Array, same: Array) -> Array:
     """The outputs [length, b, width] of a layer. same: bool [length, b], whether a token continues
     a segment."""
 
-    def step(state: CellState, given: tuple[Array, Array]) -> tuple[CellState, Array]:
-        x, continues = given
-        kept = jax.tree.map(lambda each: jnp.where(continues[:, None], each, 0), state)
-        return cell(kept, x)
+    def step(state: CellState, token: tuple[Array, Array]) -> tuple[CellState, Array]:
+        x, continues = token
+        return cell(jax.tree.map(lambda each: jnp.where(continues[:, None], each, 0), state), x)
 
     return jax.lax.scan(step, _zeros(cell, inputs.shape[1]), (inputs, same))[1]
 
@@ -195,19 +193,18 @@ class TabularMlp(nnx.Module):
         widths: Sequence[int],
         dropout: float,
     ) -> None:
-        numbers = {name: each for name, each in columns.items() if not each.categories}
-        self.numbers = {
-            name: (each.mean or 0.0, each.deviation or 1.0) for name, each in numbers.items()
-        }
-        classes = {
-            name: len(each.categories) + 1 for name, each in columns.items() if each.categories
-        }
-        self.embeddings = nnx.Dict(
-            {name: nnx.Embed(n, min(_WIDTH, n), rngs=rngs) for name, n in classes.items()}
-        )
-        width = sum(
-            sizes[name] * (min(_WIDTH, classes[name]) if name in classes else 2) for name in columns
-        )
+        self.numbers = dict[str, tuple[float, float]]()
+        self.embeddings = nnx.Dict()
+        width = 0
+        for name, column in columns.items():
+            if column.categories:
+                count = len(column.categories) + 1
+                features = min(_WIDTH, count)
+                self.embeddings[name] = nnx.Embed(count, features, rngs=rngs)
+            else:
+                features = 2
+                self.numbers[name] = (column.mean or 0.0, column.deviation or 1.0)
+            width += sizes[name] * features
         self.layers = nnx.List()
         for after in widths:
             self.layers.append(nnx.Linear(width, after, rngs=rngs))

@@ -92,9 +92,8 @@ class Transformer(nnx.Module):
         self.features = width // heads
         self.rules = tuple(rules)
         self.embedding = nnx.Embed(vocabulary_size, width, embedding_init=EMBEDDING_INIT, rngs=rngs)
-        self.embedding.dtype = (
-            None  # the default, float32, would be that of all layers' sums in any precision
-        )
+        # the default, float32, would be that of all layers' sums in any precision
+        self.embedding.dtype = None
         self.layers = stacked(rngs)
         self.norm = nnx.RMSNorm(width, rngs=rngs)
         # float32: a logit in bfloat16 has an error of up to 0.4 %, which the loss would show.
@@ -112,8 +111,7 @@ class Transformer(nnx.Module):
         def step(layer: Layer, x: Array, _: None) -> tuple[Array, None]:
             return layer(x, positions, segment_ids), None
 
-        x, _ = self._scanned(step, gathered(self.embedding, "embedding", self.rules)(tokens), None)
-        return gathered(self.head, "head", self.rules)(self.norm(x))
+        return self._logits(step, tokens, None)[0]
 
     def start_state(self, rows: int, length: int) -> KeysAndValues:
         """The state before the first token of `rows` segments of at most `length` tokens."""
@@ -136,15 +134,14 @@ class Transformer(nnx.Module):
         def step(layer: Layer, x: Array, state: KeysAndValues) -> tuple[Array, KeysAndValues]:
             return layer.step(x, positions, state)
 
-        x, state = self._scanned(
-            step, gathered(self.embedding, "embedding", self.rules)(tokens[:, None]), state
-        )
-        return gathered(self.head, "head", self.rules)(self.norm(x))[:, 0], state
+        logits, state = self._logits(step, tokens[:, None], state)
+        return logits[:, 0], state
 
-    def _scanned(
-        self, step: Callable[[Any, Array, Any], tuple[Array, Any]], x: Array, given: Any
-    ) -> Any:
-        """step(layer, x, given of this layer) -> the next x, and a result; of every layer in turn.
+    def _logits(
+        self, step: Callable[[Any, Array, Any], tuple[Array, Any]], tokens: Array, states: Any
+    ) -> tuple[Array, Any]:
+        """The logits of tokens [b, length], after step(layer, x, state of this layer) -> the next
+        x and state, of every layer in turn; and these states.
 
         Not nnx.scan, which refuses to run inside another loop, as when sampling."""
         graph, arrays = nnx.split(self.layers)
@@ -159,7 +156,9 @@ class Transformer(nnx.Module):
 
         # What is rematerialized is gathered once more, too.
         body = gathers_again(one) if self.remat == "none" else rematerialized(one, self.remat)
-        return jax.lax.scan(body, x, (arrays, given))
+        x = gathered(self.embedding, "embedding", self.rules)(tokens)
+        x, states = jax.lax.scan(body, x, (arrays, states))
+        return gathered(self.head, "head", self.rules)(self.norm(x)), states
 
 
 class Layer(nnx.Module):
@@ -213,17 +212,13 @@ class Attention(nnx.Module):
         """See Layer."""
         query, key = (rotated(project(x), positions) for project in (self.query, self.key))
         place = (0, positions[0, 0], 0, 0)
-        added = zip(state, (key, self.value(x)), strict=True)
-        state = KeysAndValues(
-            *(
-                jax.lax.dynamic_update_slice(all_, new.astype(all_.dtype), place)
-                for all_, new in added
-            )
+        keys, values = (
+            jax.lax.dynamic_update_slice(before, new.astype(before.dtype), place)
+            for before, new in zip(state, (key, self.value(x)), strict=True)
         )
-        mask = (jnp.arange(state.keys.shape[1]) <= positions[0, 0])[None, None, None]
-        return self.out(
-            jax.nn.dot_product_attention(query, state.keys, state.values, mask=mask)
-        ), state
+        mask = (jnp.arange(keys.shape[1]) <= positions[0, 0])[None, None, None]
+        attended = jax.nn.dot_product_attention(query, keys, values, mask=mask)
+        return self.out(attended), KeysAndValues(keys, values)
 
 
 class SwiGlu(nnx.Module):
@@ -261,9 +256,8 @@ def rotated(x: Array, positions: Array) -> Array:
     sin = jnp.sin(angles)
     first = x[..., :half]
     second = x[..., half:]
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1).astype(
-        x.dtype
-    )
+    pairs = [first * cos - second * sin, second * cos + first * sin]
+    return jnp.concatenate(pairs, -1).astype(x.dtype)
 
 
 def gathered(module: Any, path: str, rules: Sequence[Rule]) -> Any:
@@ -273,12 +267,16 @@ def gathered(module: Any, path: str, rules: Sequence[Rule]) -> Any:
         return module
     graph, params, others = nnx.split(module, nnx.Param, ...)
 
-    def whole(names: Any, leaf: Any) -> Any:
+    def rows_complete(names: Any, leaf: Any) -> Any:
         spec = spec_by(rules, "/".join((path, *map(str, names)))) or P()
-        kept = P(*(tuple(axis for axis in axes_of(entry) if axis not in ROWS) for entry in spec))
-        return leaf.replace(jax.lax.with_sharding_constraint(leaf.get_value(), kept))
+        complete = P(*map(_without_rows, spec))
+        return leaf.replace(jax.lax.with_sharding_constraint(leaf.get_value(), complete))
 
-    return nnx.merge(graph, nnx.map_state(whole, params), others)
+    return nnx.merge(graph, nnx.map_state(rows_complete, params), others)
+
+
+def _without_rows(entry: Any) -> tuple[str, ...]:
+    return tuple(axis for axis in axes_of(entry) if axis not in ROWS)
 
 
 def gathers_again(function: Callable[..., Any]) -> Callable[..., Any]:
