@@ -109,8 +109,8 @@ class Callback:
         """Called after training has started to write a checkpoint."""
 
     def on_checkpoint_complete(self, end: CheckpointComplete) -> None:
-        """Once a checkpoint is complete, on host 0: before the next dispatch, save or export, or
-        when the run ends.
+        """Called on host 0 once a checkpoint is complete: before the next dispatch, save or export,
+        or when the run ends.
 
         Once per checkpoint, in order; never for one that failed. Training does not wait for it,
         except at its end and before it exports the model of that checkpoint. An error or a
@@ -145,21 +145,17 @@ class WandbCallback(Callback):
         if end.reports.writes:
             first = end.step + 1 - len(end.scalars["loss"])
             for row, step in enumerate(range(first, end.step + 1)):
-                speed = end.speed.scalars() if end.speed and step == end.step else {}
-                self._log(
-                    step,
-                    {f"train/{name}": float(values[row]) for name, values in end.scalars.items()}
-                    | speed,
-                )
+                values = {f"train/{name}": float(of[row]) for name, of in end.scalars.items()}
+                if end.speed and step == end.step:
+                    values |= end.speed.scalars()
+                self._log(step, values)
 
     def on_evaluation_end(self, end: EvaluationEnd) -> None:
         """Logs the metrics of the evaluation."""
         if end.reports.writes:
             group = eval_directory(end.name)
-            self._log(
-                end.result.step,
-                {f"{group}/{name}": value for name, value in end.result.metrics.items()},
-            )
+            metrics = end.result.metrics
+            self._log(end.result.step, {f"{group}/{name}": metrics[name] for name in metrics})
 
     def _log(self, step: int, values: dict[str, float]) -> None:
         if self._run is None:

@@ -14,7 +14,6 @@ from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from pipeline.commands.command import Console, Parser, exit_with, say, table
 from pipeline.errors import CheckpointError, OptionError
@@ -47,7 +46,7 @@ def get_variable_names(
     newest. all_arrays: also those of the optimizer and the averages, with complete names:
     "variables/params/dense/kernel". Raises CheckpointError for a checkpoint that is missing or
     damaged."""
-    return [*_found(checkpoint_path, step, all_arrays)[1]]
+    return [*_arrays_of(checkpoint_path, step, all_arrays)[1]]
 
 
 def get_variable_value(
@@ -57,7 +56,7 @@ def get_variable_value(
 
     name: as get_variable_names returns it for the same other arguments. Raises OptionError for an
     unknown name, and whatever get_variable_names raises."""
-    directory, names, arrays = _found(checkpoint_path, step, all_arrays)
+    directory, names, arrays = _arrays_of(checkpoint_path, step, all_arrays)
     if name not in names:
         nearest = ", ".join(get_close_matches(name, names, cutoff=0.3)) or "none"
         what = "array" if all_arrays else "array of the model (all_arrays=True has others)"
@@ -67,7 +66,7 @@ def get_variable_value(
     return read_array(directory, names[name], arrays[names[name]])
 
 
-def _found(
+def _arrays_of(
     checkpoint_path: str, step: int | None, all_arrays: bool
 ) -> tuple[str, dict[str, str], dict[str, Any]]:
     """The directory of a checkpoint; the names to call arrays by -> those that they have there;
@@ -100,44 +99,34 @@ def main(argv: Sequence[str] | None = None) -> None:
     step = listing.required_step(directory, steps, args.step)
     console = Console()
     if args.tree:
-        arrays = read_contents(open_storage(args.directory), directory, step)["arrays"]
+        page = read_contents(open_storage(args.directory), directory, step)["arrays"]
+        columns = ("name", "dtype", "shape", "partition")
         rows = [
             (name, array["dtype"], str(array["shape"]), array["partition"])
-            for name, array in arrays.items()
+            for name, array in page.items()
         ]
-        columns = ("name", "dtype", "shape", "partition")
-        _show(console, arrays, table(columns, rows, f"Arrays of step {step}"), args.json)
-        return
-    if args.name is not None:
+        title = f"Arrays of step {step}"
+    elif args.name is not None:
         numbers = get_variable_value(args.directory, args.name, step, all_arrays=True)
-        what = {
-            "step": step,
-            "name": args.name,
-            "dtype": str(numbers.dtype),
-            "shape": [*numbers.shape],
-        }
+        dtype = str(numbers.dtype)
+        shape = [*numbers.shape]
         if args.json:
-            print(json.dumps(what | {"values": numbers.tolist()}))
+            page = {"step": step, "name": args.name, "dtype": dtype, "shape": shape}
+            print(json.dumps(page | {"values": numbers.tolist()}))
         else:
-            say(console, f"{args.name}: {what['dtype']} {what['shape']}, step {step}")
+            say(console, f"{args.name}: {dtype} {shape}, step {step}")
             for line in str(numbers).splitlines():
                 say(console, line)
         return
-    listed = _listed(args.directory, steps if args.step is None else [step])
-    columns = ("step", "saved", "size", "trained with", "evaluation")
-    _show(
-        console,
-        listed,
-        table(columns, map(_row, listed), f"Checkpoints of {args.directory}"),
-        args.json,
-    )
-
-
-def _show(console: Console, value: Any, shown: Table, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(value))
     else:
-        console.print(shown)
+        page = _listed(args.directory, steps if args.step is None else [step])
+        columns = ("step", "saved", "size", "trained with", "evaluation")
+        rows = map(_row, page)
+        title = f"Checkpoints of {args.directory}"
+    if args.json:
+        print(json.dumps(page))
+    else:
+        console.print(table(columns, rows, title))
 
 
 def _listed(workdir: str, steps: Sequence[int]) -> list[dict[str, Any]]:
@@ -147,16 +136,14 @@ def _listed(workdir: str, steps: Sequence[int]) -> list[dict[str, Any]]:
     measured = listing.Evaluations(workdir).read()
     entries = []
     for step in steps:
-        entry: dict[str, Any] = {
-            "step": step,
-            "bytes": listing.checkpoint_bytes(storage, join(directory, str(step))),
-        }
+        size = listing.checkpoint_bytes(storage, join(directory, str(step)))
         try:
             page = read_contents(storage, directory, step)
-            entry |= {name: page[name] for name in ("time", "config", "versions", "mesh")}
+            facts = {name: page[name] for name in ("time", "config", "versions", "mesh")}
         except CheckpointError as error:
-            entry["damage"] = str(error)
-        entries.append(entry | {"evaluation": measured.get(step), "best": False})
+            facts = {"damage": str(error)}
+        evaluation = {"evaluation": measured.get(step), "best": False}
+        entries.append({"step": step, "bytes": size, **facts, **evaluation})
     # By the newest settings, which the next run would use.
     config = next((entry["config"] for entry in reversed(entries) if "config" in entry), {})
     if config.get("keep_best"):
@@ -182,13 +169,12 @@ def _row(entry: Mapping[str, Any]) -> tuple[str, ...]:
 def _summary(entry: Mapping[str, Any]) -> str:
     config = entry["config"]
     mesh = dict(entry["mesh"])
-    versions = entry["versions"]
     device = mesh.pop("device")
     processes = mesh.pop("processes")
     axes = " x ".join(f"{axis} {size}" for axis, size in mesh.items()) or "one device"
     return (
         f"batch {config.get('global_batch_size')}, seed {config.get('seed')}; {axes} of {device}, "
-        f"{processes} process{'es' * (processes > 1)}; jax {versions['jax']}"
+        f"{processes} process{'es' * (processes > 1)}; jax {entry['versions']['jax']}"
     )
 
 

@@ -67,15 +67,13 @@ def partition_rules(texts: Iterable[str]) -> tuple[Rule, ...]:
     for other axes."""
     rules = []
     for text in texts:
-        pattern, equals, axes = text.rpartition("=")
+        pattern, _, axes = text.rpartition("=")
         split = tuple(
             () if part in ("", "None") else tuple(part.split("+"))
             for part in axes.split(",")
             if axes
         )
-        if not (pattern and equals) or not set(AXES).issuperset(
-            axis for part in split for axis in part
-        ):
+        if not pattern or not set(AXES).issuperset(axis for part in split for axis in part):
             raise OptionError(
                 f"partition={text!r} is not PATTERN=AXES. Give data, fsdp, model or None for each "
                 "dimension, as in 'head/kernel=fsdp,model', or nothing for a complete copy: "
@@ -235,12 +233,11 @@ class TrainerConfig:
         self._check_times()
         self._check_batch_axis()
         _ = axis_sizes(self.mesh), partition_rules(self.partition)
-        if self.compilation_cache_dir is not None and not LOCAL_PLACE.match(
-            self.compilation_cache_dir
-        ):
+        cache = self.compilation_cache_dir
+        if cache is not None and not LOCAL_PLACE.match(cache):
             raise OptionError(
-                f"compilation_cache_dir={self.compilation_cache_dir!r} is not a local directory. "
-                "Give one, such as ~/.cache/infeed."
+                f"compilation_cache_dir={cache!r} is not a local directory. Give one, such as "
+                "~/.cache/infeed."
             )
         for name, kind in get_type_hints(type(self)).items():
             value = getattr(self, name)
@@ -298,7 +295,7 @@ class TrainerConfig:
         return self.predict_batch_size or self.resolved_eval_batch_size
 
     def last_step(self, num_records: int | None) -> int | None:
-        """The step at which training ends: that of max_epochs, for epochs of so many records, or
+        """The step at which training ends: that of max_epochs, for epochs of num_records, or
         max_steps.
 
         OptionError for max_epochs if the records are not known."""
@@ -331,11 +328,8 @@ class TrainerConfig:
     def steps_per_loop(self) -> int:
         """iterations_per_loop, if it is a number; otherwise 100, which evaluation uses instead of a
         time."""
-        return (
-            self.iterations_per_loop
-            if isinstance(self.iterations_per_loop, int)
-            else STEPS_PER_LOOP
-        )
+        steps = self.iterations_per_loop
+        return steps if isinstance(steps, int) else STEPS_PER_LOOP
 
     @property
     def profile_range(self) -> range | None:

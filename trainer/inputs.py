@@ -134,11 +134,13 @@ class IterableInput:
     integers that do not fit are an InputError. Arrays are copied, so the iterable may reuse its
     own.
 
-    info: its spec is that of the first batch; nothing else is known."""
+    info: its spec is that of the first batch; nothing else is known. exhausted: whether its only
+    epoch has begun."""
 
     def __init__(self, iterable: Iterable[Mapping[str, Any]], host_batch: int) -> None:
         self._iterator = iter(iterable)
         self._host_batch = host_batch
+        self.exhausted = False
         try:
             self._first = _completed(next(self._iterator), host_batch)
         except StopIteration:
@@ -149,6 +151,7 @@ class IterableInput:
 
     def batches(self, _: Any, /) -> Iterator[Mapping[str, Any]]:
         """The rest of the iterable; ignores the position."""
+        self.exhausted = True
         try:
             yield self._first
             yield from (_completed(batch, self._host_batch) for batch in self._iterator)
@@ -173,10 +176,10 @@ class IterableInput:
             )
 
 
-def _is_input(given: object) -> bool:
+def _is_input(source: object) -> bool:
     # Since Python 3.12, isinstance does not see what a wrapper passes on by its __getattr__.
-    methods = (getattr(given, name, None) for name in ("batches", "advance", "state", "restore"))
-    return all(map(callable, methods)) and hasattr(given, "info")
+    methods = (getattr(source, name, None) for name in ("batches", "advance", "state", "restore"))
+    return all(map(callable, methods)) and hasattr(source, "info")
 
 
 def as_function(given: InputFn) -> Callable[[InputContext], Made]:
@@ -195,14 +198,15 @@ def as_function(given: InputFn) -> Callable[[InputContext], Made]:
 
 def _called(given: Callable[..., Any], context: InputContext) -> Any:
     """What the function returns; a dataset without a batch size gets that of the context."""
-    called = signature(given)
+    parameters = signature(given)
+    arguments = [context] * bool(parameters.parameters)
     try:
-        arguments = called.bind(*[context] * bool(called.parameters))
+        parameters.bind(*arguments)
     except TypeError as error:
         raise OptionError(
             f"an input function is called with the InputContext, and nothing else: {error}."
         ) from error
-    source = given(*arguments.args)
+    source = given(*arguments)
     return source(context) if isinstance(source, Unbatched) else source
 
 
@@ -237,15 +241,15 @@ def described_as(
     # Ask the class: a wrapper that forwards attributes may change the batches.
     if hasattr(type(source), "described_as"):
         return cast(Any, source).described_as(model, target, strict=strict)
-    numbers_of = renumberings(
-        model, own, source.info.name or "the input", own.schema.features, target, strict=strict
-    )
-    for key in (key for key, each in numbers_of.items() if each.changes):
-        raise InputError(
-            f"the data number the classes of {key!r} unlike the model, and a "
-            f"{type(source).__name__} cannot map them. Give what eval_dataset returns, or convert "
-            "the data like the training data."
-        )
+    name = source.info.name or "the input"
+    renumbered = renumberings(model, own, name, own.schema.features, target, strict=strict)
+    for key, renumbering in renumbered.items():
+        if renumbering.changes:
+            raise InputError(
+                f"the data number the classes of {key!r} unlike the model, and a "
+                f"{type(source).__name__} cannot map them. Give what eval_dataset returns, or "
+                "convert the data like the training data."
+            )
     return source
 
 

@@ -71,7 +71,9 @@ def nnx_task(
     with ShortErrors():
         abstract = nnx.eval_shape(lambda: make_model(nnx.Rngs(0)))
     if precision != "f32":
-        _set_dtype(abstract, compute_dtype)
+        for _, layer in nnx.iter_modules(abstract):
+            if getattr(layer, "dtype", ...) is None:  # it leaves open in which dtype to compute
+                setattr(layer, "dtype", compute_dtype)  # noqa: B010 (only layers have it)
     graph, params, streams, extra = nnx.split(abstract, nnx.Param, nnx.RngState, ...)
 
     def init(rng: Array, _: Any) -> Variables:  # an nnx module knows its shapes
@@ -81,19 +83,19 @@ def nnx_task(
         return Variables(_cast(_named(fresh), dtype), _named(fresh_extra))
 
     def merged(variables: Variables, rng: Array) -> Any:
-        filled = (
+        return nnx.merge(
+            graph,
             _filled(params, variables.params),
             _seeded(streams, rng),
             _filled(extra, variables.extra),
         )
-        return nnx.merge(graph, *filled)
 
     def loss_fn(
         variables: Variables, batch: Batch, rng: Array, train: bool
     ) -> tuple[Array, Variables, Any]:
         model = merged(variables, rng)
         model.train() if train else model.eval()
-        losses, outputs = _pair(loss(seen(model), batch))
+        losses, outputs = _pair(loss(in_float32(model), batch))
         _, _, _, new_extra = nnx.split(model, nnx.Param, nnx.RngState, ...)
         return losses, Variables(variables.params, _named(new_extra)), outputs
 
@@ -104,9 +106,9 @@ def nnx_task(
 
     def predict_fn(variables: Variables, batch: Batch) -> Mapping[str, Any]:
         assert predict is not None
-        return predict(seen(module(variables)), batch)
+        return predict(in_float32(module(variables)), batch)
 
-    def seen(model: Any) -> Any:
+    def in_float32(model: Any) -> Any:
         return model if precision == "f32" else _InFloat32(model)
 
     return Task(
@@ -130,8 +132,8 @@ class _InFloat32:
     def __init__(self, model: Any) -> None:
         self._model = model
 
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        return _cast(self._model(*given, **named), jnp.float32)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return _cast(self._model(*args, **kwargs), jnp.float32)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
@@ -141,13 +143,6 @@ def _cast(tree: Any, dtype: Any) -> Any:
     return jax.tree.map(
         lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, tree
     )
-
-
-def _set_dtype(model: Any, dtype: Any) -> None:
-    """Lets layers that leave it open compute in this dtype."""
-    for _, module in nnx.iter_modules(model):
-        if getattr(module, "dtype", ...) is None:
-            setattr(module, "dtype", dtype)  # noqa: B010 (only layers have it)
 
 
 def _pair(returned: Any) -> tuple[Array, Any]:

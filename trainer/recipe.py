@@ -97,11 +97,9 @@ class Recipe(ABC):
         """The work directory of the model: the trainer's, unless checkpoint_path names another."""
         from trainer.checkpointing.listing import find_elsewhere
 
-        return (
-            find_elsewhere(self.checkpoint_path).workdir
-            if self.checkpoint_path
-            else self.trainer.workdir
-        )
+        if not self.checkpoint_path:
+            return self.trainer.workdir
+        return find_elsewhere(self.checkpoint_path).workdir
 
     @property
     def run(self) -> Run | None:
@@ -109,11 +107,9 @@ class Recipe(ABC):
         in other modes."""
         if self.mode != "train":
             return None
-        steps = (
-            self.trainer.last_step(self.trainer.max_epochs and self.num_records)
-            or self.trainer.fast_dev_run
-        )
-        return Run(steps, self.trainer.global_batch_size) if steps else None
+        config = self.trainer
+        steps = config.last_step(config.max_epochs and self.num_records) or config.fast_dev_run
+        return Run(steps, config.global_batch_size) if steps else None
 
     @property
     def num_records(self) -> int | None:
@@ -241,12 +237,13 @@ class DataRecipe(Recipe):
                 f"data_dir={self.data_dir!r} with tiny: tiny generates its records. Leave one out."
             )
         if self.tiny:
-            steps = min(self.trainer.max_steps or TINY_STEPS, TINY_STEPS)
-            small = {
-                "max_steps": steps,
-                "global_batch_size": min(self.trainer.global_batch_size, TINY_BATCH),
-            }
-            object.__setattr__(self, "trainer", replace(self.trainer, max_epochs=None, **small))
+            config = replace(
+                self.trainer,
+                max_epochs=None,
+                max_steps=min(self.trainer.max_steps or TINY_STEPS, TINY_STEPS),
+                global_batch_size=min(self.trainer.global_batch_size, TINY_BATCH),
+            )
+            object.__setattr__(self, "trainer", config)
         elif self.data_dir is None:
             raise OptionError(f"data_dir is not given. Give {NEEDS_DATA}")
 
@@ -286,14 +283,12 @@ class DataRecipe(Recipe):
         if not trains and self.mode != "evaluate-continuously":
             return self._opened(self.eval_split).info.description
         own = self.train_records.info.description
-        workdir = self.trainer.workdir
         if own is None or tries:
             return own
-        return (
-            as_in_run(workdir)(own)
-            if finished_steps(workdir)
-            else as_begun(self.warm_start, self.target_key)(own)
-        )
+        workdir = self.trainer.workdir
+        begins = not finished_steps(workdir)
+        describe = as_begun(self.warm_start, self.target_key) if begins else as_in_run(workdir)
+        return describe(own)
 
     @property
     def target_key(self) -> str | None:
@@ -368,16 +363,12 @@ class DataRecipe(Recipe):
         if self.mode == "train" and not any(ends):
             raise OptionError("the training needs an end. Give --max-steps or --max-epochs.")
         super().check()
-        if (
-            self.mode == "train"
-            and self.data_dir
-            and self.data_dir.rstrip("/") == self.trainer.workdir.rstrip("/")
-        ):
-            raise OptionError(
-                f"workdir={self.trainer.workdir} is the data_dir. Give another directory as "
-                "--workdir."
-            )
         if self.mode == "train":
+            workdir = self.trainer.workdir
+            if self.data_dir and self.data_dir.rstrip("/") == workdir.rstrip("/"):
+                raise OptionError(
+                    f"workdir={workdir} is the data_dir. Give another directory as --workdir."
+                )
             _ = self.train_records
         _ = self.eval_records
 

@@ -116,14 +116,7 @@ class Trainer:
         changes its shapes; OwnerError, before anything is written, if another training run owns the
         work directory."""
         with ShortErrors():
-            return train(
-                self._job,
-                input_fn,
-                self._warm_start,
-                steps=steps,
-                max_steps=max_steps,
-                max_epochs=max_epochs,
-            )
+            return train(self._job, input_fn, self._warm_start, steps, max_steps, max_epochs)
 
     def train_and_evaluate(
         self,
@@ -151,11 +144,11 @@ class Trainer:
                 self._job,
                 train_input_fn,
                 self._warm_start,
-                steps=steps,
-                max_steps=max_steps,
-                max_epochs=max_epochs,
-                eval_inputs=inputs,
-                eval_every_steps=every,
+                steps,
+                max_steps,
+                max_epochs,
+                inputs,
+                every,
             )
 
     def state_arrays(self, input_fn: InputFn) -> dict[str, jax.ShapeDtypeStruct]:
@@ -235,14 +228,7 @@ class Trainer:
         EvaluationError, before the last records, unless each expected one came exactly once, and
         whatever evaluate raises."""
         check_predict(self._job.task, keys)
-        return predict(
-            self._job,
-            input_fn,
-            keys=keys,
-            step=step,
-            checkpoint_path=checkpoint_path,
-            gather=gather,
-        )
+        return predict(self._job, input_fn, keys, step, checkpoint_path, gather)
 
     def export(
         self,

@@ -60,8 +60,11 @@ class Saved:
     def changes(self, config: Mapping[str, Any]) -> list[str]:
         """A text for each setting, version and device count that differs from when this was
         saved."""
-        now = ((self.config, config), (self.versions, versions()), (self.mesh, mesh_of(self.state)))
-        return [text for then, this in now for text in changes(then, this)]
+        return [
+            *changes(self.config, config),
+            *changes(self.versions, versions()),
+            *changes(self.mesh, mesh_of(self.state)),
+        ]
 
 
 def list_arrays(state: Any) -> dict[str, dict[str, Any]]:
@@ -92,8 +95,8 @@ def check_model(path: str, listed: Listed, like: Any) -> None:
     expected = {
         name: f"{leaf.dtype} {list(leaf.shape)}" for name, leaf in named_leaves(like).items()
     }
-    saved_ema, ours = (any(name.startswith(EMA) for name in names) for names in (saved, expected))
-    if saved_ema != ours:
+    saved_ema = any(name.startswith(EMA) for name in saved)
+    if saved_ema != any(name.startswith(EMA) for name in expected):
         raise CheckpointError(
             f"{path} has {'' if saved_ema else 'no '}averaged parameters, unlike this run. Give or "
             "leave out ema_decay as in its training, or give another workdir."
@@ -131,21 +134,16 @@ def begin_sums(state: Any) -> Callable[[], Sums]:
 
     The result waits for them, in any thread, even if the state has been donated since. A
     collective."""
+    leaves = named_leaves(state)
     if jax.default_backend() == "cpu" and jax.process_count() == 1:
         # XLA adds up one number after the other there, and takes four times as long
-        return _begin_on_host(state)
-    leaves = named_leaves(state)
+        views = {name: np.asarray(_plain(leaf)) for name, leaf in leaves.items()}
+        return lambda: {name: array_sum(numbers) for name, numbers in views.items()}
     shardings = [
         leaf.sharding for leaf in leaves.values() if isinstance(leaf.sharding, NamedSharding)
     ]
     sums = _adder(NamedSharding(shardings[0].mesh, P()) if shardings else None)([*leaves.values()])
     return lambda: dict(zip(leaves, jax.device_get(sums).tolist(), strict=True))
-
-
-def _begin_on_host(state: Any) -> Callable[[], Sums]:
-    # views, if on a CPU
-    held = {name: np.asarray(_plain(leaf)) for name, leaf in named_leaves(state).items()}
-    return lambda: {name: array_sum(numbers) for name, numbers in held.items()}
 
 
 @cache
@@ -159,12 +157,11 @@ def _adder(replicated: NamedSharding | None) -> Callable[[list[Array]], Array]:
 def _summed(words: Array) -> Array:
     """Sums like `summed`. It does not reshape: XLA would gather an array that is split."""
     place = jnp.zeros(words.shape, jnp.uint32)
-    words_inside = 1
+    stride = 1
     for axis in reversed(range(words.ndim)):
-        place += jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis) * jnp.uint32(
-            words_inside % 2**32
-        )
-        words_inside *= words.shape[axis]
+        index = jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis)
+        place += index * jnp.uint32(stride % 2**32)
+        stride *= words.shape[axis]
     mixed = words + place * jnp.uint32(PLACE)
     mixed = (mixed ^ (mixed >> SHIFTS[0])) * jnp.uint32(MIX)
     return jnp.sum(mixed ^ (mixed >> SHIFTS[1]), dtype=jnp.uint32)
@@ -176,8 +173,10 @@ def _words(leaf: Array) -> Array:
     leaf = _plain(leaf)
     if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
         leaf = jnp.stack([leaf.real, leaf.imag], axis=-1)
-    if leaf.dtype == bool or is_tiny(leaf.dtype):
-        leaf = leaf.astype(jnp.uint8 if leaf.dtype == bool else jnp.float32)
+    if leaf.dtype == bool:
+        leaf = leaf.astype(jnp.uint8)
+    elif is_tiny(leaf.dtype):
+        leaf = leaf.astype(jnp.float32)
     wide = min(leaf.dtype.itemsize, 4)
     return jax.lax.bitcast_convert_type(leaf, f"uint{8 * wide}").astype(jnp.uint32)
 

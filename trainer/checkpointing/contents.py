@@ -67,16 +67,15 @@ def check_tree(storage: Storage, directory: str, listed: Iterable[str] = ()) -> 
         raise CheckpointError(f"{path} is missing: the checkpoint is damaged.")
     file = JsonFile(path, CheckpointError, _REMEDY)
     try:
-        leaves = file.parse(storage.read(path))["tree_metadata"].values()
-        names = {
-            ".".join(key["key"] for key in leaf["key_metadata"]).replace("/", ".")
-            for leaf in leaves
-        }
+        names = set[str]()
+        for leaf in file.parse(storage.read(path))["tree_metadata"].values():
+            keys = [key["key"] for key in leaf["key_metadata"]]
+            names.add(".".join(keys).replace("/", "."))
     except (AttributeError, KeyError, TypeError) as error:
         raise file.misfit("it does not describe a tree of arrays.") from error
-    # Orbax joins with dots
-    if lost := [name for name in listed if name.replace("/", ".") not in names]:
-        raise file.misfit(f"it lacks {lost[0]}, which the checkpoint has.")
+    for name in listed:
+        if name.replace("/", ".") not in names:  # Orbax joins with dots
+            raise file.misfit(f"it lacks {name}, which the checkpoint has.")
 
 
 def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -115,11 +114,10 @@ def is_tiny(dtype: np.dtype) -> bool:
 
 def array_sum(numbers: np.ndarray) -> int:
     """The sum of an array's numbers that a checkpoint lists."""
-    numbers = numbers.astype(np.float32) if is_tiny(numbers.dtype) else numbers
-    wide = min(numbers.dtype.itemsize, 4)
-    return summed(
-        np.ascontiguousarray(numbers).reshape(-1).view(f"<u{wide}").astype(np.uint32, copy=False)
-    )
+    if is_tiny(numbers.dtype):
+        numbers = numbers.astype(np.float32)
+    words = np.ascontiguousarray(numbers).reshape(-1).view(f"<u{min(numbers.dtype.itemsize, 4)}")
+    return summed(words.astype(np.uint32, copy=False))
 
 
 def read_array(directory: str, name: str, listed: Mapping[str, Any]) -> np.ndarray:

@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -130,23 +130,20 @@ class CheckpointManager:
         newer = [step for step in steps if step > restore_step]
         if newer and self._resumed_from(restore_step, newer):
             log.warning(
-                "a run has already gone back to restore_step=%(wanted)d, so this one resumes from "
-                "step %(newest)d. To start at step %(wanted)d again, remove these from "
-                "%(directory)s: %(newer)s",
-                {
-                    "wanted": restore_step,
-                    "newest": newer[-1],
-                    "directory": self.directory,
-                    "newer": newer,
-                },
+                "a run has already gone back to restore_step=%d, so this one resumes from step %d. "
+                "To start at step %d again, remove these from %s: %s",
+                restore_step,
+                newer[-1],
+                restore_step,
+                self.directory,
+                newer,
             )
             return newer[-1]
         self.require(restore_step)
-        if links := [step for step in newer if self._is_link(step)]:
-            link = Path(self.directory, str(links[0]))
+        for step in filter(self._is_link, newer):
             raise CheckpointError(
-                f"restore_step={restore_step} removes the checkpoints after it, but {link} is a "
-                "link. Remove it."
+                f"restore_step={restore_step} removes the checkpoints after it, but "
+                f"{join(self.directory, str(step))} is a link. Remove it."
             )
         if newer:
             self._superseded = newer
@@ -158,15 +155,12 @@ class CheckpointManager:
             )
         return restore_step
 
-    def _resumed_from(self, wanted: int, newer: list[int]) -> bool:
+    def _resumed_from(self, restore_step: int, newer: list[int]) -> bool:
         for step in reversed(newer):
-            try:
-                return (
-                    read_contents(self._storage, self.directory, step)["config"].get("restore_step")
-                    == wanted
-                )
-            except CheckpointError:  # damaged, which may be why the run goes back
-                continue
+            # a damaged one may be why the run goes back
+            with suppress(CheckpointError):
+                config = read_contents(self._storage, self.directory, step)["config"]
+                return config.get("restore_step") == restore_step
         return False
 
     def saving(self) -> bool:
@@ -211,9 +205,9 @@ class CheckpointManager:
         def contents() -> dict[str, Any]:
             verify, sums = begun_checks.result()
             verify()
-            sums_by_name = sums()
-            listed = {name: array | {"sum": sums_by_name[name]} for name, array in arrays.items()}
-            described = page | {"versions": versions(), "arrays": listed}
+            for name, value in sums().items():
+                arrays[name]["sum"] = value
+            described = page | {"versions": versions(), "arrays": arrays}
             return sealed(json.loads(json.dumps(described)))  # as it will be read: keys are texts
 
         items = {
@@ -260,18 +254,17 @@ class CheckpointManager:
         listing.check_files(self._storage, path)
         with self._offering_previous(step):
             check_tree(self._storage, join(path, STATE), page["arrays"])
-        explained = self._explaining(
-            "read", path, advice=" It may be damaged." + self._previous(step)
-        )
-        with explained, ocp.Checkpointer(ocp.StandardCheckpointHandler()) as reader:
+        advice = f" It may be damaged.{self._previous(step)}"
+        with (
+            self._explaining("read", path, advice=advice),
+            ocp.Checkpointer(ocp.StandardCheckpointHandler()) as reader,
+        ):
             args = ocp.args.StandardRestore(like)  # pyright: ignore[reportCallIssue]
             state = reader.restore(self._path / str(step) / STATE, args=args)
         with self._offering_previous(step):
             check_numbers(path, page["arrays"], state)
-        known = {
-            name: page[name] for name in ("config", "versions", "mesh", "productive_seconds", "run")
-        }
-        return Saved(step, state, page["input"], **known)
+        names = ("config", "versions", "mesh", "productive_seconds", "run")
+        return Saved(step, state, page["input"], **{name: page[name] for name in names})
 
     def record(self, step: int, metrics: Mapping[str, float]) -> None:
         """Records the metrics of the checkpoint of `step`, for keep_best. All hosts call it.
@@ -298,13 +291,11 @@ class CheckpointManager:
         """The step of the best checkpoint by keep_best among these (default: all); None if none was
         evaluated."""
         metric = self._config.keep_best
-        mode = self._config.keep_best_mode
+        if metric is None:
+            return None
         steps = self.steps() if steps is None else steps
-        return (
-            None
-            if metric is None
-            else listing.best_step(self._evaluations.read(), steps, metric, mode)
-        )
+        mode = self._config.keep_best_mode
+        return listing.best_step(self._evaluations.read(), steps, metric, mode)
 
     def _previous(self, step: int) -> str:
         before = [other for other in self.steps() if other < step]
@@ -337,10 +328,9 @@ class CheckpointManager:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._manager is None:
+        # a new owner removes Orbax's files, so its threads could wait for minutes
+        if self._manager is None or isinstance(error, OwnerError):
             return
-        if isinstance(error, OwnerError):
-            return  # the new owner removes Orbax's files, so its threads could wait for minutes
         try:
             self.settle(wait=True)
             with self._writing():

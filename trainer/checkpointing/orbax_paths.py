@@ -84,25 +84,22 @@ def fenced_path(workdir: str, fence: Callable[[], None]) -> type[Any]:
 def check_directory(workdir: str) -> None:
     """Raises CheckpointError for a directory that has a number for its name but is no checkpoint:
     Orbax would take it for one, and remove it."""
-    if others := [
-        name for name, kind in kinds(workdir).items() if kind == "other" and name.isdecimal()
-    ]:
-        path = join(checkpoints_directory(workdir), others[0])
-        raise CheckpointError(
-            f"{path} has the name of a checkpoint, but is none. Move it, or give another workdir."
-        )
+    for name, kind in kinds(workdir).items():
+        if kind == "other" and name.isdecimal():
+            raise CheckpointError(
+                f"{join(checkpoints_directory(workdir), name)} has the name of a checkpoint, but "
+                "is none. Move it, or give another workdir."
+            )
 
 
 def remove_unfinished(workdir: str) -> None:
     """Removes unfinished checkpoints. A process that still writes one finds nothing to publish."""
-    for path in (
-        join(checkpoints_directory(workdir), name)
-        for name, kind in kinds(workdir).items()
-        if kind == "unfinished"
-    ):
-        if is_remote(workdir):
+    for name, kind in kinds(workdir).items():
+        path = join(checkpoints_directory(workdir), name)
+        if kind == "unfinished" and is_remote(workdir):
             orbax_path(path).rmtree()
-        else:  # fails while the directory is written to; the fence stops that writer
+        elif kind == "unfinished":
+            # fails while the directory is written to; the fence stops that writer
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -169,11 +166,12 @@ class BucketPath(epath.Path):
         files, directories = self._storage.entries(str(self))
         # The mark of a finished checkpoint goes first: if killed, it counts as unfinished, and as
         # ours until the end.
-        for name in (name for name in files if name != STEP_METADATA):
-            self._storage.delete(join(str(self), name))
+        for name in files:
+            if name != STEP_METADATA:
+                (self / name).unlink()
         for name in directories:
             (self / name).rmtree()
-        self._storage.delete(join(str(self), STEP_METADATA))
+        (self / STEP_METADATA).unlink()
         self._storage.delete(f"{self}/")
 
     def unlink(self, missing_ok: bool = False) -> None:
@@ -189,8 +187,7 @@ def reason(error: BaseException, advice: str = "") -> str:
         error = error.__cause__
     text = str(error).strip() or type(error).__name__
     line = re.split(r" \[\w+(?:\[\d+\])?='", text.split("\n", 1)[0], maxsplit=1)[0][:500]
-    status = re.search(r"\[http_response_code='(\d+)'\]", text)
-    if status:
+    if status := re.search(r"\[http_response_code='(\d+)'\]", text):
         return f"status {status[1]}: {line}"
     advice = advice or f" {advice_for(line)}".rstrip()
     return f"{line.removesuffix('.')}.{advice}" if advice else line

@@ -66,14 +66,10 @@ def find_checkpoint(path: str) -> Found:
             "Orbax are read from a bucket: copy it to a disk."
         )
     if checkpoint is None:
-        there = (
-            "is none that infeed can read (it has: "
-            f"{', '.join(sorted((*files, *directories))[:8])})"
-        )
-        other = "is not a checkpoint" if storage.exists(path) else "does not exist"
-        raise OptionError(
-            f"init_from={path!r} {there if files or directories else other}. {ALLOWED}"
-        )
+        problem = "is not a checkpoint" if storage.exists(path) else "does not exist"
+        if names := sorted((*files, *directories)):
+            problem = f"is none that infeed can read (it has: {', '.join(names[:8])})"
+        raise OptionError(f"init_from={path!r} {problem}. {ALLOWED}")
     parent, _, name = path.rpartition("/")
     check_files(storage, *((path,) if files else (parent or ".", name)))
     return checkpoint
@@ -157,12 +153,10 @@ def match(
         patterns, {**model, **names_in_checkpoint}, "array of the model or the checkpoint"
     )
     rows = []
-    for name in (*model, *(name for name in names_in_checkpoint if name not in model)):
-        other = names_in_checkpoint.get(name)
-        status, note = _status(
-            model.get(name), None if other is None else saved[other], name, config
-        )
-        rows.append(MatchedArray(name, other, status, note))
+    for name in dict.fromkeys((*model, *names_in_checkpoint)):
+        saved_name = names_in_checkpoint.get(name)
+        status, note = _status(model.get(name), saved.get(saved_name or ""), name, config)
+        rows.append(MatchedArray(name, saved_name, status, note))
     return rows
 
 
@@ -199,58 +193,51 @@ def described_rows(rows: Collection[MatchedArray]) -> list[str]:
     """The number of arrays by status, then a line for each array that is not loaded, up to a
     limit."""
     counts = Counter(row.status for row in rows)
-    others = [str(row) for row in rows if row.status != "loaded"]
-    more = [f"and {len(others) - SHOWN} more"] if len(others) > SHOWN else []
-    return [
-        ", ".join(f"{count} {status}" for status, count in counts.items()),
-        *others[:SHOWN],
-        *more,
-    ]
+    lines = [str(row) for row in rows if row.status != "loaded"]
+    if len(lines) > SHOWN:
+        lines[SHOWN:] = [f"and {len(lines) - SHOWN} more"]
+    return [", ".join(f"{count} {status}" for status, count in counts.items()), *lines]
 
 
 def _status(
-    ours: Array | None, theirs: Array | None, name: str, config: WarmStart
+    array: Array | None, saved: Array | None, name: str, config: WarmStart
 ) -> tuple[Status, str]:
     if not matches(name, config.init_include) or matches(name, config.init_exclude):
         return "excluded", ""
-    if theirs is None:
-        return "missing", str(ours)
-    if ours is None:
-        return "unexpected", str(theirs)
-    shape = (
-        (*theirs.shape[2:], *theirs.shape[1::-1])
-        if from_torch(name, theirs.shape, config)
-        else theirs.shape
-    )
-    if shape != ours.shape or _is_float(ours) != _is_float(theirs):
-        return "mismatched", f"{theirs} in the checkpoint, {ours} in the model"
+    if saved is None:
+        return "missing", str(array)
+    if array is None:
+        return "unexpected", str(saved)
+    shape = saved.shape
+    if from_torch(name, shape, config):
+        shape = (*shape[2:], *shape[1::-1])
+    if shape != array.shape or _is_float(array) != _is_float(saved):
+        return "mismatched", f"{saved} in the checkpoint, {array} in the model"
     return "loaded", ""
 
 
 def _renamed(saved: Iterable[str], config: WarmStart) -> dict[str, str]:
     """The model's name for each array of the checkpoint -> its name there."""
-    renames = config.renames
-    used = set()
+    unused = {pattern: None for pattern, _, _ in config.renames}
     originals: dict[str, str] = {}
     for original in saved:
         name = original
-        for pattern, expression, replacement in renames:
+        for pattern, expression, replacement in config.renames:
             if match := expression.fullmatch(original):
-                used.add(pattern)
-                kept = iter(match.groups())
-                name = "".join(next(kept) if part == "*" else part for part in replacement)
+                unused.pop(pattern, None)
+                parts = iter(match.groups())
+                name = "".join(next(parts) if char == "*" else char for char in replacement)
                 break
         if name in originals:
             raise OptionError(
                 f"init_rename: both {originals[name]!r} and {original!r} would be {name!r}."
             )
         originals[name] = original
-    for pattern, _, _ in renames:
-        if pattern not in used:
-            raise OptionError(
-                f"the pattern {pattern!r} of init_rename is the first to match no array of the "
-                f"checkpoint.{did_you_mean(pattern, list(saved))}"
-            )
+    for pattern in unused:
+        raise OptionError(
+            f"the pattern {pattern!r} of init_rename is the first to match no array of the "
+            f"checkpoint.{did_you_mean(pattern, list(saved))}"
+        )
     return originals
 
 
@@ -259,8 +246,8 @@ def _is_float(array: Array) -> bool:
 
 
 def _named(rows: Collection[MatchedArray]) -> str:
-    shown = [f"{row.name}: {row.note}" for row in list(rows)[:NAMED]]
-    return ", ".join(shown) + (f" and {len(rows) - NAMED} more" if len(rows) > NAMED else "")
+    shown = ", ".join(f"{row.name}: {row.note}" for row in list(rows)[:NAMED])
+    return f"{shown} and {len(rows) - NAMED} more" if len(rows) > NAMED else shown
 
 
 def model_names(params: Mapping[str, T], extra: Mapping[str, T]) -> dict[str, T]:

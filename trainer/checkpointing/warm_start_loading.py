@@ -4,7 +4,7 @@ fresh ones.
 Whatever wrote it, infeed, Orbax, safetensors or TensorFlow: its arrays have names here."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -65,10 +65,7 @@ def _of_infeed(path: str, ema: bool) -> Weights:
     path: the directory of a step. ema: take the averaged parameters if there are any."""
     directory, _, step = path.rpartition("/")
     listed = read_contents(open_storage(path), directory or ".", int(step))["arrays"]
-    params, extra, averages = (
-        {name[len(top) + 1 :]: name for name in listed if f"{name}/".startswith(f"{top}/")}
-        for top in TOPS
-    )
+    params, extra, averages = (_names_below(top, listed) for top in TOPS)
     if ema and averages:
         params = averages
     names = finding.model_names(params, extra)
@@ -78,6 +75,10 @@ def _of_infeed(path: str, ema: bool) -> Weights:
         for name, each in names.items()
     }
     return Weights(path, arrays, lambda name: read_array(path, names[name], listed[names[name]]))
+
+
+def _names_below(top: str, names: Iterable[str]) -> dict[str, str]:
+    return {name[len(top) + 1 :]: name for name in names if f"{name}/".startswith(f"{top}/")}
 
 
 def _of_orbax(path: str) -> Weights:
@@ -125,18 +126,15 @@ def _of_safetensors(path: str, files: Sequence[str]) -> Weights:
     places: dict[str, str] = {}
     for file in files:
         with as_checkpoint_error("read", file), safe_open(file, framework="np") as opened:
-            parts = {name: opened.get_slice(name) for name in list(opened.keys())}
-            found = {
-                name: finding.Array(tuple(part.get_shape()), part.get_dtype())
-                for name, part in parts.items()
-            }
-        for name in found:
-            if name in places:
-                raise CheckpointError(
-                    f"both {places[name]} and {file} have an array {name!r}. Give one of the files."
-                )
-            places[name] = file
-        arrays |= found
+            for name in list(opened.keys()):
+                if name in places:
+                    raise CheckpointError(
+                        f"both {places[name]} and {file} have an array {name!r}. Give one of the "
+                        "files."
+                    )
+                places[name] = file
+                part = opened.get_slice(name)
+                arrays[name] = finding.Array(tuple(part.get_shape()), part.get_dtype())
 
     def read(name: str) -> np.ndarray:
         with safe_open(places[name], framework="np") as opened:
@@ -162,15 +160,13 @@ def _of_tensorflow(path: str) -> Weights:
         reader = tf.train.load_checkpoint(path)
         shapes = reader.get_variable_to_shape_map()
         dtypes = reader.get_variable_to_dtype_map()
-        keys = (
-            _of_objects(reader.get_tensor(GRAPH))
-            if GRAPH in shapes
-            else {name: name for name in shapes}
-        )
-    keys = {name: key for name, key in keys.items() if name not in NOT_THE_MODELS}
-
+        keys = {name: name for name in shapes}
+        if GRAPH in shapes:
+            keys = _of_objects(reader.get_tensor(GRAPH))
     arrays = {
-        name: finding.Array(tuple(shapes[key]), dtypes[key].name) for name, key in keys.items()
+        name: finding.Array(tuple(shapes[key]), dtypes[key].name)
+        for name, key in keys.items()
+        if name not in NOT_THE_MODELS
     }
     return Weights(path, arrays, lambda name: reader.get_tensor(keys[name]))
 
@@ -218,28 +214,25 @@ class Loading(NamedTuple):
         params = named_leaves(state.variables.params)
         averages = named_leaves(state.ema)
         replaced: dict[int, Any] = {}
-        ours = finding.model_names(params, named_leaves(state.variables.extra))
+        leaves = finding.model_names(params, named_leaves(state.variables.extra))
         for name, saved_name in self.names.items():
             with as_checkpoint_error("read", f"{saved_name} of {self.weights.path}"):
                 numbers = self.weights.read(saved_name)
             if finding.from_torch(name, numbers.shape, self.config):
                 numbers = np.moveaxis(numbers, (0, 1), (-1, -2))
-            numbers = numbers.astype(ours[name].dtype)
-            replaced[id(ours[name])] = _placed(numbers, ours[name])
-            if name in averages:
-                replaced[id(averages[name])] = _placed(numbers, averages[name])
+            numbers = numbers.astype(leaves[name].dtype)
+            for leaf in (leaves[name], averages.get(name)):
+                if leaf is not None:
+                    replaced[id(leaf)] = _placed(numbers, leaf)
 
-        def new(tree: Any) -> Any:
-            return jax.tree.map(lambda leaf: replaced.get(id(leaf), leaf), tree)
-
-        variables = new(state.variables)
+        variables, ema = jax.tree.map(
+            lambda leaf: replaced.get(id(leaf), leaf), (state.variables, state.ema)
+        )
         shardings = jax.tree.map(lambda leaf: leaf.sharding, state.optimizer)
         begin = jax.jit(
             task.optimizer.init, out_shardings=shardings, compiler_options=placement.runs_once
         )
-        return state._replace(
-            variables=variables, optimizer=begin(variables.params), ema=new(state.ema)
-        )
+        return state._replace(variables=variables, optimizer=begin(variables.params), ema=ema)
 
 
 def plan_loading(config: WarmStart, like: TrainState, new_head: bool = False) -> Loading:

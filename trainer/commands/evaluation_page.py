@@ -355,13 +355,13 @@ def joined(parts: Sequence[EvaluatedRecords]) -> EvaluatedRecords:
     """The records of all calls of an evaluation's on_records, in order. There is at least one
     call."""
     numbered = [part.index for part in parts if part.index is not None]
-    names = parts[0].predictions
+    predictions = dict[str, np.ndarray]()
+    for name in parts[0].predictions:
+        predictions[name] = np.concatenate([part.predictions[name] for part in parts])
     return EvaluatedRecords(
         index=np.concatenate(numbered) if numbered else None,
         loss=np.concatenate([part.loss for part in parts]),
-        predictions={
-            name: np.concatenate([part.predictions[name] for part in parts]) for name in names
-        },
+        predictions=predictions,
     )
 
 

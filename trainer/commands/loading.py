@@ -213,13 +213,15 @@ def parsed(
     if short := not {"-h", "--help"}.isdisjoint(options):
         kind = common_flags(recipe)
     flags: Any = tyro.conf.OmitArgPrefixes[kind]
+    doc = vars(recipe).get("__doc__") or ""
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors):
             values, unknown = tyro.cli(
                 flags,
                 prog=program,
-                description=_description(recipe),
+                # a dataclass without a docstring gets one that begins with its name
+                description="" if doc.startswith(f"{recipe.__name__}(") else cleandoc(doc),
                 args=["--help" if option in HELP else option for option in options],
                 return_unknown_args=True,
                 config=(tyro.conf.FlagCreatePairsOff, tyro.conf.SuppressFixed),
@@ -319,17 +321,12 @@ def _one_line(box: str, program: str) -> str:
     return f"{text}. See {program} --help."
 
 
-def _description(recipe: type) -> str:
-    doc = vars(recipe).get("__doc__") or ""
-    # what a dataclass without a docstring has
-    return "" if doc.startswith(f"{recipe.__name__}(") else cleandoc(doc)
-
-
 def _examples(recipe: type[Recipe]) -> tuple[str, str]:
     if not issubclass(recipe, DataRecipe):
         return TRY, TRAIN
-    own_records = recipe.tiny_records is not DataRecipe.tiny_records
-    return (WITHOUT_DATA, WITH_DATA) if own_records else (WITH_DATA, f"--data-dir=shards {TRAIN}")
+    if recipe.tiny_records is DataRecipe.tiny_records:
+        return WITH_DATA, f"--data-dir=shards {TRAIN}"
+    return WITHOUT_DATA, WITH_DATA
 
 
 def _join_lines(flags: type) -> None:

@@ -70,7 +70,7 @@ class Raw(NamedTuple):
     cells: those that are classes."""
 
     name: str
-    features: Mapping[str, Value]
+    features: dict[str, Value]
     error: str = ""
     rotated: bool = False
     cells: Mapping[str, Any] = {}
@@ -153,14 +153,11 @@ def _recipe(workdir: str, name: str | None) -> DataRecipe:
 
 def _records(recipe: DataRecipe, name: str, raw: Sequence[Raw]) -> ExampleRecords:
     """Records that the recipe reads. Raises SchemaError unless their features are a record's."""
-    assert recipe.description is not None
-    return records_like(
-        recipe.description,
-        name,
-        [dict(each.features) for each in raw],
-        [each.name for each in raw],
-        recipe.row_schema(recipe.description.schema),
-    )
+    description = recipe.description
+    assert description is not None
+    schema = recipe.row_schema(description.schema)
+    features = [each.features for each in raw]
+    return records_like(description, name, features, [each.name for each in raw], schema)
 
 
 def _files(path: str) -> list[str]:
@@ -238,7 +235,7 @@ def _raw(recipe: DataRecipe, path: str, upright: bool) -> Iterator[Raw]:
 
 def _record(recipe: DataRecipe, name: str, read: Callable[[], Mapping[str, Value]]) -> Raw:
     try:
-        raw = Raw(name, read())
+        raw = Raw(name, dict(read()))
         _records(recipe, name, [raw])
         return raw
     except (Reject, SchemaError) as error:
@@ -299,7 +296,7 @@ def _good(
         return inputs[-1]
 
     def refused() -> Sequence["BadRecord"]:
-        return [*(getattr(getattr(inputs[-1], "info", None), "quarantine", None) or ())]
+        return getattr(getattr(inputs[-1], "info", None), "quarantine", None) or ()
 
     try:
         yield from trainer.predict(eval_input, step=step, checkpoint_path=recipe.trainer.workdir)

@@ -68,8 +68,8 @@ def as_trained(recipe: Recipe, name: str, options: Sequence[str]) -> Recipe:
     """The recipe of this name with the options of the training, where it evaluates and `options` do
     not have them.
 
-    Of other sizes, a model may be another one without an error. A training that resumes keeps its
-    own; the log says what has changed. Only the recipe's own fields count: the others say which
+    Other sizes may silently load a different model. A run that resumes keeps its own options; the
+    log says what has changed. Only the recipe's own fields count: the others say which
     data are evaluated, and how. Of a recipe that is not infeed's, only numbers are taken: a text
     may name a file or code, and the history may be anyone's."""
     try:
@@ -127,17 +127,17 @@ def _differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[st
 
 
 def recipe_without_data(
-    workdir: str, given: Recipe | type[Recipe] | None = None, **settings: Any
+    workdir: str, trained: Recipe | type[Recipe] | None, **settings: Any
 ) -> Recipe:
     """The recipe that trained in a work directory, whose splits are one blank record like those
     that it read.
 
-    given: the recipe, or its class, if it is not one of infeed's. settings: of the TrainerConfig.
+    trained: the recipe, or its class, if it is not one of infeed's. settings: of the TrainerConfig.
     Raises CheckpointError for a run without a recipe; OptionError for a recipe that is not
-    infeed's, unless given."""
-    if isinstance(given, Recipe):
+    infeed's, unless it is given."""
+    if isinstance(trained, Recipe):
         recipe = replace(
-            given, mode="predict", trainer=replace(given.trainer, workdir=workdir, **settings)
+            trained, mode="predict", trainer=replace(trained.trainer, workdir=workdir, **settings)
         )
     else:
         command = read_history(workdir).command
@@ -146,9 +146,9 @@ def recipe_without_data(
                 f"{workdir} does not tell which recipe trained its model: a program of its own "
                 "did. In Python, load takes that program's task as task=."
             )
-        if given is None and not is_ours(command.recipe):
+        if trained is None and not is_ours(command.recipe):
             raise OptionError(_not_run(command))
-        kind = given or recipe_class(command.recipe)
+        kind = trained or recipe_class(command.recipe)
         recipe = _recorded_recipe(command, kind, "predict", workdir=workdir, **settings)
         if isinstance(recipe, DataRecipe):
             recipe = replace(recipe, trust_features=())

@@ -98,7 +98,7 @@ def run(recipe: Recipe, command: Command | None = None) -> None:
         for result in trainer.evaluate_continuously(
             recipe.eval_input, timeout_seconds=recipe.follow_seconds
         ):
-            _tell(recipe, result)
+            _say_result(recipe, result)
     elif recipe.mode == "export":
         _export(trainer, recipe)
     else:
@@ -116,14 +116,8 @@ def _try(trainer: Trainer, recipe: Recipe, command: Command | None, predicts: bo
     predicts = predicts or recipe.mode == "predict"  # which states the remedy
     for line in _lines(trainer, recipe) if predicts else ():
         json.dumps(line)
-    if jax.process_index() == 0:
-        say(
-            Console(),
-            (
-                f"fast_dev_run: everything works{', predictions too' if predicts else ''}. Nothing "
-                "was written."
-            ),
-        )
+    too = ", predictions too" if predicts else ""
+    _say(f"fast_dev_run: everything works{too}. Nothing was written.")
 
 
 def _evaluate(trainer: Trainer, recipe: Recipe, command: Command | None) -> None:
@@ -135,7 +129,7 @@ def _evaluate(trainer: Trainer, recipe: Recipe, command: Command | None) -> None
         on_records=records.append if recipe.report else None,
     )
     if not recipe.trainer.fast_dev_run:
-        _tell(recipe, result)
+        _say_result(recipe, result)
     if recipe.report and jax.process_index() == 0:
         write_report(recipe, command, result, records)
 
@@ -163,8 +157,7 @@ def _print_samples(trainer: Trainer, recipe: Recipe) -> None:
     well."""
     for number, text in enumerate(recipe.samples(trainer)):
         for line in (*("---",) * (number > 0), *text.split("\n")):
-            if jax.process_index() == 0:
-                say(Console(), line)
+            _say(line)
 
 
 def _export(trainer: Trainer, recipe: Recipe) -> None:
@@ -176,12 +169,10 @@ def _export(trainer: Trainer, recipe: Recipe) -> None:
         labels=recipe.class_names(),
         tolerance=options.export_tolerance,
     )
-    if jax.process_index() == 0:
-        say(
-            Console(),
-            f"step {result.step}: exported to {result.path}; a process without JAX predicts the "
-            f"same, with a largest difference of {result.difference:.2g}",
-        )
+    _say(
+        f"step {result.step}: exported to {result.path}; a process without JAX predicts the same, "
+        f"with a largest difference of {result.difference:.2g}"
+    )
 
 
 def _lines(trainer: Trainer, recipe: Recipe) -> Iterator[Mapping[str, Any]]:
@@ -196,9 +187,14 @@ def plain_values(record: Mapping[str, Any]) -> dict[str, Any]:
     return {key.removeprefix("_"): value.tolist() for key, value in sorted(record.items())}
 
 
-def _tell(recipe: Recipe, result: EvalResult) -> None:
+def _say_result(recipe: Recipe, result: EvalResult) -> None:
+    _say(f"{result}; written to {join(recipe.trainer.workdir, EVAL_RESULT)}")
+
+
+def _say(line: str) -> None:
+    """Prints it on host 0."""
     if jax.process_index() == 0:
-        say(Console(), f"{result}; written to {join(recipe.trainer.workdir, EVAL_RESULT)}")
+        say(Console(), line)
 
 
 def _show_state(trainer: Trainer, recipe: Recipe) -> None:

@@ -61,18 +61,18 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise OptionError(f"--rows={args.rows}: must be at least 1.")
     logs.show()
     most = args.rows or (None if args.json else ROWS)
-    found = seen_steps(
+    batches = seen_steps(
         read_history(args.workdir), args.workdir, steps, data_dir=args.data_dir, most=most
     )
     if args.json:
-        for seen in _with_progress(found, len(steps)):
+        for seen in _with_progress(batches, len(steps)):
             for record in seen.records:
                 print(json.dumps(record.to_json()))
         return
     losses = {
         step: values.get("loss") for step, values in metrics_lines(join(args.workdir, TRAIN), steps)
     }
-    for seen in _with_progress(found, len(steps)):
+    for seen in _with_progress(batches, len(steps)):
         _print(seen, losses.get(seen.step))
 
 
@@ -85,11 +85,11 @@ def _print(seen: SeenStep, loss: float | None) -> None:
     console.print(_table(seen.records))
 
 
-def _with_progress(found: Iterator[SeenStep], steps: int) -> Iterable[SeenStep]:
+def _with_progress(batches: Iterator[SeenStep], steps: int) -> Iterable[SeenStep]:
     """Shows progress if it may take long, and if lines are not printed to the same terminal."""
     console = Console(stderr=True)
     hidden = steps < LONG_STEPS or not console.is_terminal or Console().is_terminal
-    return track(found, "reading records", steps, console=console, disable=hidden, transient=True)
+    return track(batches, "reading records", steps, console=console, disable=hidden, transient=True)
 
 
 def _table(records: Sequence[SeenRecord]) -> Table:
@@ -100,7 +100,10 @@ def _table(records: Sequence[SeenRecord]) -> Table:
         if len({record.epoch for record in records}) > 1
         else [],
         "split": [record.place.split or "" for record in records if record.place.shard is None],
-        "shard and offset": [_where(record) for record in records],
+        "shard and offset": [
+            "" if record.place.shard is None else f"{record.place.shard} @{record.place.offset}"
+            for record in records
+        ],
         # --json has it with its folders
         "key": [record.place.key.rpartition("/")[2] for record in records],
         "label": [record.place.label for record in records],
@@ -115,11 +118,6 @@ def _table(records: Sequence[SeenRecord]) -> Table:
         column.no_wrap = name not in ("key", "label", "note")
         column.justify = "left"
     return grid
-
-
-def _where(record: SeenRecord) -> str:
-    place = record.place
-    return "" if place.shard is None else f"{place.shard} @{place.offset}"
 
 
 if __name__ == "__main__":

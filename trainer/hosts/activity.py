@@ -54,7 +54,10 @@ class Dispatching:
 
     def now(self) -> Doing:
         """What the main thread does, and its limits now."""
-        usual = self._usual()
+        recent = list(self._per_step)  # in one piece: the main thread appends meanwhile
+        usual = 0.0  # seconds that what is launched usually takes, if known
+        if len(recent) >= LEAST:
+            usual = statistics.median(recent) * max(1, self.launched - self.finished)
         grace = max(ASKED_SECONDS, ASKED_TIMES_USUAL * usual)
         if self._limits is None or self.at is self.INPUT:  # the feeder has a limit
             return Doing(self.at, grace=grace)
@@ -67,15 +70,6 @@ class Dispatching:
         )
         limit = max(self._limits.host_timeout_seconds, TIMES_USUAL * usual) if usual else limit
         return Doing(what, limit, True, grace)
-
-    def _usual(self) -> float:
-        """Seconds that what is launched usually takes; 0 if unknown."""
-        recent = list(self._per_step)  # in one piece: the main thread appends meanwhile
-        return (
-            statistics.median(recent) * max(1, self.launched - self.finished)
-            if len(recent) >= LEAST
-            else 0.0
-        )
 
 
 D = TypeVar("D", Doing, Dispatching)

@@ -13,6 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -26,25 +27,25 @@ MARGIN = 2  # polls
 T = TypeVar("T")
 
 
+@dataclass
 class Store:
     """The store as process `index` of `count` sees it. Keys are paths, values are JSON. One process
     has no use for it: it keeps nothing."""
 
-    def __init__(self, client: Any = None, index: int = 0, count: int = 1) -> None:
-        self._client = client
-        self.index = index
-        self.count = count
+    client: Any = None
+    index: int = 0
+    count: int = 1
 
     def put(self, key: str, value: Any) -> None:
         """Sets a key, whether or not it was set."""
-        if self._client:
-            self._client.key_value_set(f"infeed/{key}", json.dumps(value), allow_overwrite=True)
+        if self.client:
+            self.client.key_value_set(f"infeed/{key}", json.dumps(value), allow_overwrite=True)
 
     def put_first(self, key: str, value: Any) -> Any:
         """Sets a key unless it is set; returns its value."""
         with suppress(StoreError):  # it is set
-            if self._client:
-                self._client.key_value_set(f"infeed/{key}", json.dumps(value))
+            if self.client:
+                self.client.key_value_set(f"infeed/{key}", json.dumps(value))
         value_there = self.get(key)
         return value if value_there is None else value_there
 
@@ -52,9 +53,7 @@ class Store:
         """The value of a key; None if it is not set."""
         try:
             return (
-                json.loads(self._client.key_value_try_get(f"infeed/{key}"))
-                if self._client
-                else None
+                json.loads(self.client.key_value_try_get(f"infeed/{key}")) if self.client else None
             )
         except StoreError as error:
             if str(error).startswith("NOT_FOUND"):
@@ -63,9 +62,7 @@ class Store:
 
     def by_host(self, directory: str) -> dict[int, Any]:
         """Host -> value, for the keys `directory`/<host> that are set."""
-        entries: Any = (
-            self._client.key_value_dir_get(f"infeed/{directory}/") if self._client else ()
-        )
+        entries: Any = self.client.key_value_dir_get(f"infeed/{directory}/") if self.client else ()
         return dict(
             sorted((int(key.rpartition("/")[2]), json.loads(value)) for key, value in entries)
         )
@@ -78,6 +75,7 @@ def open_store() -> Store:
     return Store(state.client, state.process_id, state.num_processes) if several else Store()
 
 
+@dataclass
 class Exchange:
     """The exchanges of one call of the trainer. call: its number. index, count: of this host, of
     all hosts.
@@ -85,14 +83,13 @@ class Exchange:
     wait: returns the first value of a function that is not None, or None after some seconds, as
     Supervisor.wait."""
 
-    def __init__(
-        self, store: Store, call: int, wait: Callable[[Callable[[], Any], float], Any]
-    ) -> None:
-        self._store = store
-        self._call = call
-        self.wait = wait
-        self.index = store.index
-        self.count = store.count
+    store: Store
+    call: int
+    wait: Callable[[Callable[[], Any], float], Any]
+
+    def __post_init__(self) -> None:
+        self.index = self.store.index
+        self.count = self.store.count
         self._made = Counter[str]()
 
     def from_host_0(self, name: str, make: Callable[[], T], seconds: float = math.inf) -> T:
@@ -128,15 +125,15 @@ class Exchange:
 
     def post(self, name: str, value: Any) -> None:
         """Publishes a value under a name, for hosts that look for it without waiting."""
-        self._store.put(f"{self._call}/{name}", value)
+        self.store.put(f"{self.call}/{name}", value)
 
     def posted(self, name: str) -> Any:
         """The value under this name; None if there is none yet."""
-        return self._store.get(f"{self._call}/{name}")
+        return self.store.get(f"{self.call}/{name}")
 
     def posted_by_host(self, name: str) -> dict[int, Any]:
         """The values under name/<host>, by host."""
-        return self._store.by_host(f"{self._call}/{name}")
+        return self.store.by_host(f"{self.call}/{name}")
 
     def common_end(self) -> "CommonEnd":
         """The common end of one pass over an input."""
@@ -148,6 +145,7 @@ class Exchange:
         return f"{name}/{self._made[name]}"
 
 
+@dataclass
 class CommonEnd:
     """How far one pass over an input reaches, for the feeder's thread of each host: the inputs end
     at the last step for which every host has a batch, and are compared. waiting: whether a call
@@ -156,12 +154,12 @@ class CommonEnd:
     All must ask at the same steps, as they do with the same dispatch plan, and get the same
     answer."""
 
-    def __init__(self, exchange: Exchange, directory: str) -> None:
-        self._exchange = exchange
-        self._directory = directory
-        self._read: list[
-            tuple[int, int | None]
-        ] = []  # steps and digests; another host may be one dispatch ahead
+    exchange: Exchange
+    directory: str
+
+    def __post_init__(self) -> None:
+        # steps and digests; another host may be one dispatch ahead
+        self._read = list[tuple[int, int | None]]()
         self._closed = threading.Event()
         self.waiting = False
 
@@ -172,10 +170,10 @@ class CommonEnd:
         step: of this host's newest batch. ended: whether this host has no further. digest: of all
         global batches so far; DisagreementError if it differs between hosts. None: of no
         interest."""
-        if self._exchange.count == 1:
+        if self.exchange.count == 1:
             return step
         self._read = [*self._read[-1:], (step, digest)]
-        self._exchange.post(f"{self._directory}/{self._exchange.index}", [self._read, ended])
+        self.exchange.post(f"{self.directory}/{self.exchange.index}", [self._read, ended])
         self.waiting = True
         while (common := self._common(step)) is None and not self._closed.wait(LOOK_SECONDS):
             pass
@@ -184,8 +182,8 @@ class CommonEnd:
 
     def _common(self, step: int) -> int | None:
         """None if a host has not read as far, and may still."""
-        hosts = self._exchange.posted_by_host(self._directory).values()
-        if len(hosts) < self._exchange.count or any(
+        hosts = self.exchange.posted_by_host(self.directory).values()
+        if len(hosts) < self.exchange.count or any(
             read[-1][0] < step and not ended for read, ended in hosts
         ):
             return None
@@ -217,6 +215,7 @@ class Decision(NamedTuple):
 NOTHING = Decision()
 
 
+@dataclass
 class SharedDecisions:
     """The polls of one session, over all its loops. asked: on host 0, the decision to end, if any
     host was asked to.
@@ -226,21 +225,22 @@ class SharedDecisions:
     gets to poll n + 2 earlier: that host must first have read the result of dispatch n, a sum over
     all hosts including host 0. So no host waits, and a poll costs one request."""
 
-    def __init__(self, exchange: Exchange, asked: Callable[[], Decision | None]) -> None:
-        self._exchange = exchange
-        self._asked = asked
+    exchange: Exchange
+    asked: Callable[[], Decision | None]
+
+    def __post_init__(self) -> None:
         self._number = 0
-        self._due: dict[int, Decision] = {}
+        self._due = dict[int, Decision]()
 
     def poll(self, decide: Callable[[], Decision] = lambda: NOTHING) -> Decision:
         """What to do now. decide: asked only on host 0, for what to do soon apart from a
         preemption."""
         number = self._number
-        exchange = self._exchange
+        exchange = self.exchange
         self._number += 1
         if exchange.index == 0:
             # While a decision is pending, the clock would ask for the same again.
-            decision = self._asked() or (NOTHING if self._due else decide())
+            decision = self.asked() or (NOTHING if self._due else decide())
             if decision != NOTHING:
                 at = number + MARGIN * (exchange.count > 1)
                 self._due[at] = decision

@@ -120,11 +120,10 @@ class Watcher:
             for number, handlers in PYTHONS.items()
             if main and signal.getsignal(number) in handlers
         }
-        if before and (fd := signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)) not in (
-            -1,
-            self._write,
-        ):
-            signal.set_wakeup_fd(fd)  # an event loop's
+        if before:
+            fd = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+            if fd not in (-1, self._write):
+                signal.set_wakeup_fd(fd)  # an event loop's
         os.write(self._write, b"\0")
         try:
             yield
@@ -149,10 +148,8 @@ class Watcher:
     def _run(self) -> None:
         while True:
             seconds = TICK_SECONDS if self._calls else None
-            numbers = (
-                os.read(self._read, 64) if select.select([self._read], [], [], seconds)[0] else b""
-            )
-            for number in filter(None, numbers):
+            ready, _, _ = select.select([self._read], [], [], seconds)
+            for number in filter(None, os.read(self._read, 64) if ready else b""):
                 for call in self._of_main[-1:] if self._handles(number) else ():
                     self.terminated |= number == signal.SIGTERM
                     call.asked(signal.Signals(number).name)

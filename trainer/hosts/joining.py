@@ -38,23 +38,23 @@ class Distributed:
     """How long to wait for all processes."""
 
     def __post_init__(self) -> None:
-        given = {name: value for name in PLACE[1:] if (value := getattr(self, name)) is not None}
-        settings = ", ".join(f"{name}={value}" for name, value in given.items())
+        numbers = {name: value for name in PLACE[1:] if (value := getattr(self, name)) is not None}
+        settings = ", ".join(f"{name}={value}" for name, value in numbers.items())
         if self.coordinator_address in (None, AUTO):
-            if given:
+            if numbers:
                 raise OptionError(
                     f"{settings} is given with coordinator_address={self.coordinator_address}. "
                     "Give the host:port of process 0 as coordinator_address, or none of these "
                     "settings."
                 )
             return
-        if len(given) < 2 or _place(str(self.coordinator_address)) is None:
+        if len(numbers) < 2 or _place(str(self.coordinator_address)) is None:
             raise OptionError(
                 f"coordinator_address={self.coordinator_address} with "
                 f"{settings or 'nothing else'}: several processes need "
                 "coordinator_address=host:port, num_processes and process_id, all three."
             )
-        if not 0 <= given["process_id"] < given["num_processes"]:
+        if not 0 <= numbers["process_id"] < numbers["num_processes"]:
             raise OptionError(f"{settings}: process_id must be one of 0..num_processes-1.")
 
 
@@ -115,11 +115,9 @@ def _give_up(settings: Distributed) -> None:
 def _place(address: str) -> tuple[str, int] | None:
     """host and port of host:port or [host]:port; None if it has no port in 1..65535."""
     host, _, port = address.rpartition(":")
-    return (
-        (host.strip("[]"), int(port))
-        if host and port.isdecimal() and 0 < int(port) < 2**16
-        else None
-    )
+    if host and port.isdecimal() and 0 < int(port) < 2**16:
+        return host.strip("[]"), int(port)
+    return None
 
 
 def _check_can_listen(address: str) -> None:
@@ -170,8 +168,7 @@ class Devices:
         # for ever once another task has taken one: on two cores, four devices hung in 9 of 20
         # evaluations, in none of 60 with twice as many.
         simulated = jax.config.jax_num_cpu_devices  # pyright: ignore[reportAttributeAccessIssue] -1: none
-        threads = max(os.cpu_count() or 1, 2 * simulated)
-        os.environ.setdefault("NPROC", str(threads))
+        os.environ.setdefault("NPROC", str(max(os.cpu_count() or 1, 2 * simulated)))
 
     def check(self) -> None:
         """Raises OptionError if there are no such devices. Call it after `join`: JAX looks for
@@ -186,13 +183,8 @@ class Devices:
                 or "JAX finds no NVIDIA GPU"
             )
             platform = self.platform or f"{os.environ.get('JAX_PLATFORMS')} (of JAX_PLATFORMS)"
-            extras = (
-                ["tpu"]
-                if platform == "tpu"
-                else ["cuda"]
-                if platform in ("gpu", "cuda")
-                else ["cuda", "tpu"]
-            )
+            known = {"tpu": ["tpu"], "gpu": ["cuda"], "cuda": ["cuda"]}
+            extras = known.get(platform, ["cuda", "tpu"])
             raise OptionError(
                 f"platform={platform} is not available on this machine: {reason.rstrip('.')}. "
                 "Choose --platform cpu, or install what it needs: "

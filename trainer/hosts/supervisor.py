@@ -66,20 +66,16 @@ class Supervisor:
     that receives it, which raises KeyboardInterrupt; a program that catches that may make another
     call."""
 
-    def __init__(
-        self,
-        limits: TrainerConfig | None = None,
-        store: Store | None = None,
-    ) -> None:
+    def __init__(self, limits: TrainerConfig | None = None, store: Store | None = None) -> None:
         self._store = store or open_store()
         self._call = next(_calls)
         self.alone = self._store.count == 1
         self.activity = Activity(limits)
         self.exchange = Exchange(self._store, self._call, self.wait)
         self.host_seconds = limits.host_timeout_seconds if limits else 90.0
-        self.leavable, self.failed = False, None
-        # in an earlier call
-        self._asked = "SIGTERM" * WATCHER.terminated
+        self.leavable = False
+        self.failed = None
+        self._asked = "SIGTERM" * WATCHER.terminated  # in an earlier call
         self._asked_at = 0.0
         self._others = dict[int, str]()
         self._warned = None
@@ -87,7 +83,8 @@ class Supervisor:
         self._clock = 0.0
         self._place = None
         self._since = 0.0
-        self._failed_at, self._raising = 0.0, False
+        self._failed_at = 0.0
+        self._raising = False
         atexit.unregister(_at_exit)
         atexit.register(_at_exit)
 
@@ -122,7 +119,7 @@ class Supervisor:
             raise self.failed.error(self._store.count)
 
     def check(self) -> None:
-        """Both. For waits, not in a loop."""
+        """Raises what check_asked and check_failed raise. For code that waits, not for loops."""
         self.check_asked()
         self.check_failed()
 
@@ -258,20 +255,17 @@ class Supervisor:
             if what:
                 if self._warned != place:
                     self._warned = place
-                    log.warning(
-                        "%s; host %d of %d is %s", doing.what, host, self.exchange.count, what
-                    )
+                    count = self.exchange.count
+                    log.warning("%s; host %d of %d is %s", doing.what, host, count, what)
                 return True
         return False
 
     def _stuck(self, doing: Doing, still: float) -> None:
         text = (
             f"no progress for {still:.0f} s: it is {doing.what} (limit {doing.limit:g} s). The log "
-            "has the stacks "
+            f"has the stacks of all threads; {RESUMES}."
         )
-        self.failed = report(
-            self._store, self._call, f"{text}of all threads; {RESUMES}.", stuck=True
-        )
+        self.failed = report(self._store, self._call, text, stuck=True)
         self._see_off(self.failed, doing)
 
     def _see_off(self, failure: Failure, doing: Doing) -> None:
@@ -284,9 +278,9 @@ class Supervisor:
                     "host %d of %d is %s", self.exchange.index, self.exchange.count, doing.what
                 )
                 log_stacks()
-        seconds = (
-            self.host_seconds / 2 if self._raising else min(LEAVE_SECONDS, self.host_seconds / 2)
-        )
+        seconds = self.host_seconds / 2
+        if not self._raising:
+            seconds = min(LEAVE_SECONDS, seconds)
         if (failure.stuck and is_own) or time.monotonic() - self._failed_at > seconds:
             error = failure.error(self.exchange.count)
             self._end(error, "" if is_own else f" (host {self.exchange.index} was {doing.what})")

@@ -30,23 +30,13 @@ class Marks:
 
     def last(self, step: int) -> int:
         """The last mark at or before this step; 0 if there is none."""
-        return max(
-            [
-                0,
-                *(step // each * each for each in self.every),
-                *(one for one in self.once if one <= step),
-            ]
-        )
+        multiples = [step // each * each for each in self.every]
+        return max([0, *multiples, *(mark for mark in self.once if mark <= step)])
 
     def following(self, step: int, end: float) -> float:
         """The first mark after this step, or the end."""
-        return min(
-            [
-                end,
-                *(step // each * each + each for each in self.every),
-                *(o for o in self.once if o > step),
-            ]
-        )
+        multiples = [step // each * each + each for each in self.every]
+        return min([end, *multiples, *(mark for mark in self.once if mark > step)])
 
 
 @dataclass(frozen=True)
@@ -71,16 +61,10 @@ class Steps:
         return cls(start, end, lengths, frozenset(lengths()))
 
     @classmethod
-    def timed(
-        cls, start: int, end: int | None, k: Callable[[], int], marks: Marks = Marks()
-    ) -> "Steps":
+    def timed(cls, start: int, end: int | None, k: Callable[[], int], marks: Marks) -> "Steps":
         """See `timed_plan`."""
-        return cls(
-            start,
-            end,
-            partial(timed_plan, start, math.inf if end is None else end, k, marks),
-            frozenset([1]),
-        )
+        lengths = partial(timed_plan, start, math.inf if end is None else end, k, marks)
+        return cls(start, end, lengths, frozenset([1]))
 
     @classmethod
     def of_epoch(cls, steps: int | None, k: int) -> "Steps":
@@ -133,7 +117,13 @@ class DispatchResult:
     length: int
     scalars: dict[str, Any]
 
+    @property
+    def end(self) -> int:
+        """The last of these steps."""
+        return self.start + self.length
 
+
+@dataclass
 class Dispatches:
     """Dispatches every chunk, from step `start` on. Iterating yields the step before each launch
     and at the end.
@@ -144,25 +134,20 @@ class Dispatches:
     launched: the number of dispatches. read: makes a result of what the program returned; default:
     its own."""
 
-    def __init__(
-        self,
-        carry: Any,
-        start: int,
-        chunks: Iterable[Chunk],
-        program: Program,
-        record: Callable[[DispatchResult], None],
-        read: Callable[[list[Any], bool], Any] | None = None,
-    ) -> None:
-        self.carry = carry
-        self.step = start
-        self.launched, self.ended = 0, False
-        self._chunks = iter(chunks)
-        self._program = program
-        self._record = record
-        self._read = read or program.read
+    carry: Any
+    step: int
+    chunks: Iterable[Chunk]
+    program: Program
+    record: Callable[[DispatchResult], None]
+    read: Callable[[list[Any], bool], Any] | None = None
+
+    def __post_init__(self) -> None:
+        self.launched = 0
+        self.ended = False
+        self._left = iter(self.chunks)
         self._running: _Launched | None = None
-        self._activity = getattr(chunks, "activity", Activity())
-        self._doing = Dispatching(start, None)
+        self._activity = getattr(self.chunks, "activity", Activity())
+        self._doing = Dispatching(self.step, None)
         # on the CPU, results are in host memory; copying costs 10 us each
         self._copies = jax.default_backend() != "cpu"
 
@@ -172,7 +157,7 @@ class Dispatches:
             while not self.ended:
                 try:
                     self._doing.at = self._doing.INPUT
-                    chunk = next(self._chunks, None)
+                    chunk = next(self._left, None)
                 # raised while the input was late: whoever iterates saves all progress
                 except Ending:
                     yield self.step
@@ -189,7 +174,7 @@ class Dispatches:
         """Launches a dispatch without waiting, then records the one before it."""
         self._doing.at = self._doing.DEVICES
         with jax.profiler.StepTraceAnnotation("dispatch", step_num=chunk.start):  # 1 us
-            self.carry, returned = self._program(self.carry, chunk.batches, chunk.stacked)
+            self.carry, returned = self.program(self.carry, chunk.batches, chunk.stacked)
         for leaf in jax.tree.leaves(returned) if self._copies else ():
             leaf.copy_to_host_async()
         self.launched += 1
@@ -208,11 +193,12 @@ class Dispatches:
         if dispatch is None:
             return
         self._doing.at = self._doing.DEVICES
-        values = self._read(dispatch.returned, dispatch.stacked)
+        read = self.read or self.program.read
+        values = read(dispatch.returned, dispatch.stacked)
         began = time.perf_counter()
         self._doing.finish(dispatch.start + dispatch.length, began)
         self._doing.at = self._doing.WORK
-        self._record(DispatchResult(dispatch.start, dispatch.length, values))
+        self.record(DispatchResult(dispatch.start, dispatch.length, values))
         self._activity.host_seconds += time.perf_counter() - began
 
 

@@ -7,7 +7,7 @@ results are written."""
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import jax
 import numpy as np
@@ -80,22 +80,20 @@ def compare_paddings(evaluation: Evaluation, first: EvalResult) -> None:
         )
         return
     for padding in range(1, len(PADDINGS)):
-        changed = _changed(first, evaluation.epoch(padding))
-        if not changed:
-            continue
-        # The bits may also differ with the same padding: some GPU kernels add in any order.
-        if unrelated := _changed(first, evaluation.epoch(0)):
+        if changed := _changed(first, evaluation.epoch(padding)):
+            # The bits may also differ with the same padding: some GPU kernels add in any order.
+            if unrelated := _changed(first, evaluation.epoch(0)):
+                raise EvaluationError(
+                    f"check_padding: two epochs over the same padding differ, too: {unrelated}. "
+                    "This program is not deterministic on these devices. Try again with "
+                    "XLA_FLAGS=--xla_gpu_deterministic_ops=true."
+                )
             raise EvaluationError(
-                f"check_padding: two epochs over the same padding differ, too: {unrelated}. This "
-                "program is not deterministic on these devices. Try again with "
-                "XLA_FLAGS=--xla_gpu_deterministic_ops=true."
+                f"check_padding: with {PADDINGS[padding]} in place of {PADDINGS[0]} in rows of "
+                f"padding, {changed}. Some computation mixes the rows of a batch, so padding "
+                "affects rows that count. Exclude it there with jnp.where(mask, x, 0), with mask = "
+                "batch['_mask'] > 0 in the shape of x; x * mask lets NaN through."
             )
-        raise EvaluationError(
-            f"check_padding: with {PADDINGS[padding]} in place of {PADDINGS[0]} in rows of "
-            f"padding, {changed}. Some computation mixes the rows of a batch, so padding affects "
-            "rows that count. Exclude it there with jnp.where(mask, x, 0), with mask = "
-            "batch['_mask'] > 0 in the shape of x; x * mask lets NaN through."
-        )
     log.info(
         "check_padding: all metrics have the same bits, whatever is in the %d rows of padding: %s",
         evaluation.padding_rows,
@@ -137,18 +135,18 @@ def evaluate_continuously(
                     "training run writes to?"
                 )
             if step is None:
-                text = (
-                    "no new checkpoint for %g s (timeout_seconds); the evaluation ends with step %d"
+                log.warning(
+                    "no new checkpoint for %g s (timeout_seconds); the evaluation ends with step "
+                    "%d",
+                    timeout_seconds,
+                    last,
                 )
-                log.warning(text, timeout_seconds, last)
                 return
             try:
                 with open_session(job) as session:
                     start = restore(session, "eval", input_fn, step, None)
-                    arguments = session, start.opened, start.state, step
-                    evaluation = (
-                        evaluation.again(*arguments) if evaluation else Evaluation(*arguments)
-                    )
+                    make = evaluation.again if evaluation else Evaluation
+                    evaluation = make(session, start.opened, start.state, step)
                     result = evaluation.epoch()
                     evaluation.report(
                         result, name, final=end is not None and step >= end, for_best=name is None
@@ -157,10 +155,8 @@ def evaluate_continuously(
                 if session.supervisor.failed or not _removed(checkpoints, step):
                     raise
                 log.info(
-                    (
-                        "the checkpoint of step %d was removed while it was read; continuing with "
-                        "a newer one"
-                    ),
+                    "the checkpoint of step %d was removed while it was read; continuing with a "
+                    "newer one",
                     step,
                 )
             else:
@@ -174,21 +170,10 @@ def _next_step(
 ) -> int | None:
     """The newest checkpoint's step, on every host, once it is newer than `last`; None on a
     timeout."""
-    exchange = session.exchange
-    seconds = session.job.config.stall_seconds
-    exchange.from_host_0("looking", lambda: True, seconds)
-    look = _look_out(session, last, poll_seconds)
-    longest = timeout_seconds + seconds
-    return exchange.from_host_0(
-        "next step", lambda: session.supervisor.wait(look, timeout_seconds), longest
-    )
-
-
-def _look_out(session: Session, last: int | None, poll_seconds: float) -> Callable[[], int | None]:
-    """A look that lists the directory at most every poll_seconds."""
     due = time.monotonic()
 
     def look() -> int | None:
+        """Lists the directory at most every poll_seconds."""
         nonlocal due
         if time.monotonic() < due:
             return None
@@ -200,7 +185,13 @@ def _look_out(session: Session, last: int | None, poll_seconds: float) -> Callab
             log.info("evaluating step %s; skipped: the checkpoints of steps %s", newest, skipped)
         return newest
 
-    return look
+    seconds = session.job.config.stall_seconds
+    session.exchange.from_host_0("looking", lambda: True, seconds)
+    return session.exchange.from_host_0(
+        "next step",
+        lambda: session.supervisor.wait(look, timeout_seconds),
+        timeout_seconds + seconds,
+    )
 
 
 def _removed(checkpoints: CheckpointManager, step: int) -> bool:
@@ -208,17 +199,20 @@ def _removed(checkpoints: CheckpointManager, step: int) -> bool:
     return poll(lambda: step not in checkpoints.steps(), REMOVAL_SECONDS)
 
 
+@dataclass
 class PeriodicEvaluations:
     """Exact epochs of these inputs every `every_steps` of training, and at its end. results: all so
     far."""
 
-    def __init__(
-        self, session: Session, inputs: Mapping[str | None, InputFn], every_steps: int | None
-    ) -> None:
-        self.opened = {name: session.open("eval", input_fn) for name, input_fn in inputs.items()}
-        self.every_steps = every_steps
+    session: Session
+    inputs: Mapping[str | None, InputFn]
+    every_steps: int | None
+
+    def __post_init__(self) -> None:
+        self.opened = {
+            name: self.session.open("eval", input_fn) for name, input_fn in self.inputs.items()
+        }
         self.results = list[EvalResult]()
-        self._session = session
         self._evaluations = dict[str | None, Evaluation]()
 
     def __call__(
@@ -229,13 +223,12 @@ class PeriodicEvaluations:
         first = next(iter(self.opened))
         for name, opened in self.opened.items():
             before = self._evaluations.get(name)
-            arguments = (self._session, opened, state, step)
-            evaluation = self._evaluations[name] = (
-                before.again(*arguments) if before else Evaluation(*arguments)
-            )
+            make = before.again if before else Evaluation
+            evaluation = make(self.session, opened, state, step)
+            self._evaluations[name] = evaluation
             result = replace(evaluation.epoch(), name=name)
             self.results.append(result)
-            self._session.ownership.fence()
+            self.session.ownership.fence()
             evaluation.report(result, name, stop, final=final, for_best=name == first)
             state = evaluation.state
         return state
@@ -244,10 +237,10 @@ class PeriodicEvaluations:
         """Evaluates the checkpoint that a run resumes from, if that was due and has not
         happened."""
         ends = end is not None and start >= end
-        checkpoints = self._session.checkpoints
+        checkpoints = self.session.checkpoints
         due = ends or (self.every_steps is not None and start % self.every_steps == 0)
         if due and not checkpoints.was_evaluated(start):
-            like = self._session.job.abstract_state(next(iter(self.opened.values())))
+            like = self.session.job.abstract_state(next(iter(self.opened.values())))
             self(start, checkpoints.restore(start, like).state, lambda _: None, final=ends)
 
 

@@ -4,6 +4,7 @@ callbacks, their exports."""
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from pipeline.errors import ExportError, InputError, OptionError
 from pipeline.logs import logger
 from pipeline.sizes import counted
 from trainer.callbacks import EvaluationEnd
-from trainer.inputs import InputFn
+from trainer.inputs import InputFn, IterableInput
 from trainer.loop.dispatching import Steps
 from trainer.loop.exact_epoch import EpochTotals, OnCounted, OnRecords
 from trainer.loop.export import export
@@ -36,6 +37,7 @@ log = logger("trainer")
 NOT_THE_SPLITS = "the metrics are not the split's"
 
 
+@dataclass
 class Evaluation:
     """Exact epochs with the models of one state, and one program. Their arrays are donated:
     continue with `state`.
@@ -43,33 +45,26 @@ class Evaluation:
     padding_rows: rows of the last epoch that did not count, over all hosts. on_records: see
     Trainer.evaluate."""
 
-    def __init__(
-        self,
-        session: Session,
-        opened: OpenedInput,
-        state: TrainState,
-        step: int,
-        on_records: OnRecords | None = None,
-    ) -> None:
-        job = session.job
-        self._session = session
+    session: Session
+    opened: OpenedInput
+    state: TrainState
+    step: int
+    on_records: OnRecords | None = None
+
+    def __post_init__(self) -> None:
+        job = self.session.job
         self._job = job
-        self.state = state
-        self._step = step
-        self._given = self._opened = opened
-        self._on_records = on_records
-        self._exhausted = False
         self.padding_rows = 0
-        epoch = opened.source.info.steps_per_epoch
-        self._shapes = opened.struct, epoch
-        k = job.steps_per_dispatch(opened, [epoch] if epoch else [])
+        epoch = self.opened.source.info.steps_per_epoch
+        self._shapes = self.opened.struct, epoch
+        k = job.steps_per_dispatch(self.opened, [epoch] if epoch else [])
         self._steps = Steps.of_epoch(epoch, k)
-        self._tallies = _maker_of_tallies(job, opened, state.variables)
-        carry = EvalState(state.variables, job.placement.scalar(np.int32(0)), self._tallies())
+        self._tallies = _maker_of_tallies(job, self.opened, self.state.variables)
+        carry = EvalState(self.state.variables, job.placement.scalar(np.int32(0)), self._tallies())
         # a few bytes per record: dispatches are as long as without them
-        rows = on_records is not None
+        rows = self.on_records is not None
         one_step = eval_step(job.traced_task, with_rows=rows, axes=job.placement.axes)
-        self._program = job.program(one_step, carry, opened, k)
+        self._program = job.program(one_step, carry, self.opened, k)
 
     def again(
         self, session: Session, opened: OpenedInput, state: TrainState, step: int
@@ -78,12 +73,10 @@ class Evaluation:
         or a new one."""
         if (opened.struct, opened.source.info.steps_per_epoch) != self._shapes:
             return Evaluation(session, opened, state, step)
-        self._session = session
+        self.session = session
+        self.opened = opened
         self.state = state
-        self._step = step
-        if opened is not self._given:
-            self._given = self._opened = opened
-            self._exhausted = False
+        self.step = step
         return self
 
     def epoch(self, padding: int = 0, on_counted: OnCounted = lambda _: None) -> EvalResult:
@@ -92,72 +85,70 @@ class Evaluation:
         The first epoch of all passes its records to on_records. on_counted: called after each
         dispatch. EvaluationError unless every record counted exactly once, or was left out as
         bad."""
-        with self._session.activity.doing("evaluating"):
+        with self.session.activity.doing("evaluating"):
             return self._epoch(padding, on_counted)
 
     def _epoch(self, padding: int, on_counted: OnCounted) -> EvalResult:
-        model = self._job.config.evaluated_model
-        opened = self._source()
-        padding_kind = self._job.placement.scalar(np.int32(padding))
+        job = self._job
+        model = job.config.evaluated_model
+        opened = self.opened
+        if isinstance(opened.source, IterableInput) and opened.source.exhausted:
+            opened = self.session.open("eval", opened.input_fn)
+            self.opened = opened
+        info = opened.source.info
+        padding_kind = job.placement.scalar(np.int32(padding))
         carry = EvalState(model_of(self.state, model), padding_kind, self._tallies())
-        sums = EpochTotals(opened.source, self._on_records, on_counted)
-        self._on_records = None
-        position = opened.source.info.start
-        with self._session.dispatching(
-            self._program, carry, opened, position, self._steps, sums.add
-        ) as (
-            dispatches,
-            _,
-        ):
+        sums = EpochTotals(opened.source, self.on_records, on_counted)
+        self.on_records = None
+        dispatching = self.session.dispatching(
+            self._program, carry, opened, info.start, self._steps, sums.add
+        )
+        with dispatching as (dispatches, _):
             started = time.perf_counter()
             for _ in dispatches:
                 if not dispatches.ended:
-                    self._session.end_if_preempted()
+                    self.session.end_if_preempted()
         carry = dispatches.carry
         self.state = with_model(self.state, model, carry.variables)
         epoch = sums.epoch
-        sums.check(self._job.task.target, NOT_THE_SPLITS)
+        sums.check(job.task.target, NOT_THE_SPLITS)
         if epoch.masked:
             left_out = counted(epoch.masked, "bad record")
             log.warning("evaluation: left out %s; the means are over %d", left_out, epoch.records)
         if unlabelled := epoch.records - epoch.labelled:
-            text = "evaluation: %d of %d records have no label; the metrics are over the other %d"
-            log.warning(text, unlabelled, epoch.records, epoch.labelled)
+            log.warning(
+                "evaluation: %d of %d records have no label; the metrics are over the other %d",
+                unlabelled,
+                epoch.records,
+                epoch.labelled,
+            )
         self.padding_rows = sums.steps * opened.global_batch - epoch.records
         tallies = jax.device_get(carry.tallies)
-        epoch.check_totals(
-            totals := totals_counted(tallies, self._job.task.metrics), NOT_THE_SPLITS
-        )
-        scalars, arrays = computed(tallies, self._job.task.metrics)
+        totals = totals_counted(tallies, job.task.metrics)
+        epoch.check_totals(totals, NOT_THE_SPLITS)
+        scalars, arrays = computed(tallies, job.task.metrics)
         means = {
             name: total / epoch.labelled
             for name, total in sums.sums.items()
             if not name.startswith("_")
         }
         return EvalResult(
-            step=self._step,
+            step=self.step,
             metrics=means | scalars,
             arrays=arrays,
             records=epoch.records,
             labelled=epoch.labelled,
             masked=epoch.masked,
-            num_records=opened.source.info.num_records,
+            num_records=info.num_records,
             crc=epoch.crc,
-            expected_crc=opened.source.info.expected_crc,
+            expected_crc=info.expected_crc,
             seconds=time.perf_counter() - started,
-            data=opened.source.info.name,
-            fingerprint=opened.source.info.fingerprint,
+            data=info.name,
+            fingerprint=info.fingerprint,
             unseen=epoch.unseen,
             totals={name: total for each in totals.values() for name, total in each.items()},
             not_finite=_not_finite(means, sums.sums, epoch.labelled),
         )
-
-    def _source(self) -> OpenedInput:
-        # a plain iterable: input_fn makes the next
-        if self._exhausted and not self._opened.resumable:
-            self._opened = self._session.open("eval", self._opened.input_fn)
-        self._exhausted = True
-        return self._opened
 
     def report(
         self,
@@ -176,14 +167,12 @@ class Evaluation:
         config = self._job.config
         with Reports(config, eval_directory(name)) as reports:
             reports.scalars(result.step, result.metrics)
-            if jax.process_index() == 0 and not config.fast_dev_run and (for_best or name is None):
+            if self._job.writes and (for_best or name is None):
                 result.write(config.workdir)
-            export = partial(self._export, result)
-            self._session.call_back(
-                "on_evaluation_end", EvaluationEnd(name, result, final, export, reports, stop)
-            )
+            end = EvaluationEnd(name, result, final, partial(self._export, result), reports, stop)
+            self.session.call_back("on_evaluation_end", end)
         if for_best:
-            self._session.checkpoints.record(result.step, result.metrics)
+            self.session.checkpoints.record(result.step, result.metrics)
 
     def _export(
         self,
@@ -196,7 +185,7 @@ class Evaluation:
         **options: Any,
     ) -> ExportResult | None:
         """See Export."""
-        session = self._session
+        session = self.session
         job = self._job
         check_export(job, options.get("keys"))
         if job.config.fast_dev_run:
@@ -233,7 +222,7 @@ class Evaluation:
             above = value < before if better == "min" else value > before
             return bool(math.isfinite(value) and (math.isnan(before) or above))
 
-        return self._session.exchange.from_host_0("better", improved)
+        return self.session.exchange.from_host_0("better", improved)
 
 
 def measured(path: str, metric: str) -> float:
@@ -241,12 +230,10 @@ def measured(path: str, metric: str) -> float:
     is damaged."""
     exports = Exports(path)
     newest = max(exports.numbers(), default=None)
+    if newest is None:
+        return math.nan
     try:
-        return (
-            math.nan
-            if newest is None
-            else float(exports.origin(newest).get("metrics", {}).get(metric, math.nan))
-        )
+        return float(exports.origin(newest).get("metrics", {}).get(metric, math.nan))
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as e:
         raise ExportError(
             f"{path}/{newest}/{EXTRA}/{DESCRIPTION} is damaged: {e}. Copy it again, or remove it."
@@ -257,18 +244,14 @@ def _not_finite(
     means: Mapping[str, float], sums: Mapping[str, float], records: int
 ) -> dict[str, str]:
     """Why these means are not finite. sums: see eval_step."""
-    counts = {
-        name: int(sums[NOT_FINITE + name])
-        for name, mean in means.items()
-        if not math.isfinite(mean)
-    }
-    why = {
-        name: f"not finite for {f'{n} of' if n else 'the sum of'} {records} records"
-        for name, n in counts.items()
-    }
-    for name, text in why.items():
-        log.warning("evaluation: %s is %s", name, text)
-    return why
+    reasons = dict[str, str]()
+    for name, mean in means.items():
+        if not math.isfinite(mean):
+            count = int(sums[NOT_FINITE + name])
+            of = f"{count} of" if count else "the sum of"
+            reasons[name] = f"not finite for {of} {records} records"
+            log.warning("evaluation: %s is %s", name, reasons[name])
+    return reasons
 
 
 def _maker_of_tallies(
@@ -285,7 +268,7 @@ def _maker_of_tallies(
         compiler_options=job.placement.runs_once,
     )
 
-    def made() -> dict[str, Tally]:
+    def make_checked() -> dict[str, Tally]:
         with job.naming_batch(opened):
             tallies, neutral = make()
         for name, is_neutral in jax.device_get(neutral).items():
@@ -297,4 +280,4 @@ def _maker_of_tallies(
                 )
         return tallies
 
-    return made
+    return make_checked

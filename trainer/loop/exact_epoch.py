@@ -5,6 +5,7 @@ NumPy only: the device computes the sums of each step."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -78,9 +79,10 @@ class ExactEpoch:
                 f"delivered in place of another; {so}. {self._next_step}"
             )
         if self.unseen:
-            values = counted(self.unseen, "value")
             log.warning(
-                "%s: categories that the model has never seen count as missing (%s)", call, values
+                "%s: categories that the model has never seen count as missing (%s)",
+                call,
+                counted(self.unseen, "value"),
             )
         if self.records == 0:
             raise EvaluationError(
@@ -108,33 +110,34 @@ class ExactEpoch:
 
     @property
     def _next_step(self) -> str:
-        explained = "The proof is described in ARCHITECTURE.md, How an evaluation is proven."
-        command = self._source.info.verify_command
-        if command is None:
-            return (
-                "Check the input's batches: in an epoch each record must come once, with its "
-                "number in _index and a _mask above 0. For converted shards, infeed verify DIR "
-                f"--decode lists damaged records. {explained}"
-            )
-        return (
-            f"To see damaged records: {command}. If it finds none, check what is between "
-            "eval_dataset and the trainer: a wrapper, or an input or source of your own. "
-            f"{explained}"
+        step = (
+            "Check the input's batches: in an epoch each record must come once, with its number in "
+            "_index and a _mask above 0. For converted shards, infeed verify DIR --decode lists "
+            "damaged records."
         )
+        if command := self._source.info.verify_command:
+            step = (
+                f"To see damaged records: {command}. If it finds none, check what is between "
+                "eval_dataset and the trainer: a wrapper, or an input or source of your own."
+            )
+        return f"{step} The proof is described in ARCHITECTURE.md, How an evaluation is proven."
 
 
+@dataclass
 class EpochTotals:
     """Adds up the masked sums of all steps in float64 and int: the sum over a million records stays
     exact.
 
     on_records: gets the records of each dispatch, if its program returns them."""
 
-    def __init__(self, source: Input, on_records: OnRecords | None, on_counted: OnCounted) -> None:
+    source: Input
+    on_records: OnRecords | None
+    on_counted: OnCounted
+
+    def __post_init__(self) -> None:
         self.sums = defaultdict[str, float](float)
         self.steps = 0
-        self.epoch = ExactEpoch(source)
-        self._on_records = on_records
-        self._on_counted = on_counted
+        self.epoch = ExactEpoch(self.source)
         self._outside = -1
 
     def add(self, result: DispatchResult) -> None:
@@ -143,24 +146,24 @@ class EpochTotals:
         before = self.epoch.records
         self.epoch.add(result.scalars)
         rows = result.scalars.pop(ROWS, None)
-        if self._on_records and rows:
+        if self.on_records and rows:
             counts = rows[MASK] > 0
             index = rows.get(INDEX)
             predictions = {name: values[counts] for name, values in rows[PREDICTIONS].items()}
             numbers = None if index is None else index[counts]
-            self._on_records(EvaluatedRecords(numbers, rows[LOSSES][counts], predictions))
+            self.on_records(EvaluatedRecords(numbers, rows[LOSSES][counts], predictions))
         self._outside = max(self._outside, int(result.scalars.pop(RECORD_OUTSIDE).max()))
         for name, values in result.scalars.items():
             if name not in PROOF_SUMS:
                 self.sums[name] += float(values.sum(dtype=np.float64))
-        self._on_counted(self.epoch.records - before)
+        self.on_counted(self.epoch.records - before)
 
     def check(self, target: Target | None, so: str) -> None:
         """EvaluationError unless everything that is due was added, some of it has a label, and all
         labels are among the classes. `so`: as in ExactEpoch.check."""
         self.epoch.check("evaluation", so)
         if outside := told_outside(self.sums):
-            such = f", such as record {self._outside}" * (self._outside >= 0)
+            such = f", such as record {self._outside}" if self._outside >= 0 else ""
             raise EvaluationError(f"the evaluation counted {outside}{such}; {so}. {REMEDY}.")
         if target and not self.epoch.labelled:
             raise EvaluationError(

@@ -6,6 +6,7 @@ its result."""
 
 import importlib
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
@@ -18,7 +19,6 @@ from pipeline.checks import did_you_mean
 from pipeline.errors import ExportError, InfeedError, OptionError
 from pipeline.hosts import ONE_HOST
 from pipeline.shards.schema import Labels
-from trainer.checkpointing.listing import find_elsewhere
 from trainer.checkpointing.manager import WhichStep
 from trainer.inputs import InputFn, as_function, as_input, first_batches
 from trainer.loop.job import Job, OpenedInput
@@ -31,7 +31,7 @@ from trainer.serving.served_model import CLASS_NAME, ServedModel, serve
 from trainer.serving.verification import BATCH_SIZES
 from trainer.step.state import model_of, with_model
 from trainer.step.steps import predict_step
-from trainer.task import TrainState, Variables
+from trainer.task import TrainState, Variables, chosen
 
 RECORDS = math.lcm(*BATCH_SIZES)  # 21, so that every batch is full
 
@@ -51,10 +51,8 @@ def export_checkpoint(
     with open_session(job) as session:
         start = restore(session, "predict", input_fn, step, checkpoint_path, export=str(options))
         with session.supervisor.leaving():
-            workdir = (
-                find_elsewhere(checkpoint_path).workdir if checkpoint_path else job.config.workdir
-            )
-            origin = ExportOrigin(start.step, workdir, start.checkpoints.metrics(start.step))
+            metrics = start.checkpoints.metrics(start.step)
+            origin = ExportOrigin(start.step, start.checkpoints.workdir, metrics)
             with session.activity.doing("exporting"):
                 return export(session, start.opened, start.state, origin, options)
 
@@ -109,14 +107,13 @@ def export(
 def _check_numbers(source: Any, served: ServedModel) -> None:
     """ExportError for records with other numbers than the model's, which an export takes."""
     serving = source.serving(list(served.arrays)) if hasattr(type(source), "serving") else None
-    for key in (
-        key for key, each in (serving.rows.renumbered if serving else {}).items() if each.changes
-    ):
-        raise ExportError(
-            "an export is verified with records that have the model's numbers, and the evaluation "
-            f"split numbers the categories of {key!r} differently. Give records that were "
-            "converted together with the training data."
-        )
+    for key, renumbering in (serving.rows.renumbered if serving else {}).items():
+        if renumbering.changes:
+            raise ExportError(
+                "an export is verified with records that have the model's numbers, and the "
+                f"evaluation split numbers the categories of {key!r} differently. Give records "
+                "that were converted together with the training data."
+            )
 
 
 def _predicted(
@@ -126,13 +123,12 @@ def _predicted(
     arrays."""
     batches = math.ceil(RECORDS / opened.global_batch)
     epoch = opened.source.info.steps_per_epoch
-    count = 1 if epoch is None else min(batches, epoch)
-    first = first_batches(opened.source, count)
+    first = first_batches(opened.source, 1 if epoch is None else min(batches, epoch))
     prediction = Prediction(session, replace(opened, source=first), variables, gather=True)
-    records = [named_leaves(record) for record in prediction.records()]
-    return [
-        {name: record[name] for name in served.predictions} for record in records[:RECORDS]
-    ], prediction.variables
+    records = [
+        chosen(named_leaves(record), list(served.predictions)) for record in prediction.records()
+    ]
+    return records[:RECORDS], prediction.variables
 
 
 def _gathered(variables: Variables) -> Iterator[tuple[str, np.ndarray]]:
@@ -162,7 +158,7 @@ def _checked_labels(labels: Mapping[str, Labels], served: ServedModel) -> dict[s
                 f"labels has {key!r}, which is {row.dtype} {list(row.shape)}: it must be one "
                 "integer."
             )
-    return {key: found for key, found in labels.items() if found.names}
+    return {key: names for key, names in labels.items() if names.names}
 
 
 def _on_host_0(
@@ -172,23 +168,18 @@ def _on_host_0(
     on after it."""
     failed: InfeedError | None = None
 
-    def made() -> dict[str, Any]:
+    def result_or_error() -> dict[str, Any]:
         nonlocal failed
         try:
             return asdict(make())
         except InfeedError as error:
             failed = error
-            _gather_rest(arrays)
+            deque(arrays, maxlen=0)  # every host has to take part
             return {"error": str(error)}
 
     if session.exchange.index > 0:
-        _gather_rest(arrays)
-    answer = session.exchange.from_host_0("exported", made)
+        deque(arrays, maxlen=0)
+    answer = session.exchange.from_host_0("exported", result_or_error)
     if "error" in answer:
         raise failed or ExportError(answer["error"])
     return ExportResult(**answer)
-
-
-def _gather_rest(arrays: Iterator[Any]) -> None:
-    for _ in arrays:  # every host has to take part
-        pass

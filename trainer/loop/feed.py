@@ -8,7 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import GeneratorType
 from typing import Any
 
@@ -82,10 +82,8 @@ class Chunks:
                 host = self._read(length)
                 count = self._count_of_all(step, host.count, length)
                 if count < length:
-                    yield from (
-                        self._placed(step + i, _Host(1, [host.batch(i)].__getitem__))
-                        for i in range(count)
-                    )
+                    for i in range(count):
+                        yield self._placed(step + i, _Host(1, [host.batch(i)].__getitem__))
                     return
                 yield self._placed(step, host)
                 del host  # before the next are read
@@ -99,10 +97,8 @@ class Chunks:
         common = self.common(step + count, count < length, digest) - step
         if common < count:
             log.warning(
-                (
-                    "the input of another host ended at step %d: this host's later batches are "
-                    "left out"
-                ),
+                "the input of another host ended at step %d: this host's later batches are left "
+                "out",
                 step + common,
             )
         return common
@@ -121,14 +117,12 @@ class Chunks:
         together = max(1, TOGETHER_BYTES // (1 + sum(array[0].nbytes for array in stacked)))
         for begin in range(0, length, together):
             few = list(self._host_batches(min(together, length - begin)))
-            for array, rows in zip(
-                stacked, zip(*map(jax.tree.leaves, few), strict=True), strict=False
-            ):
+            parts = zip(*map(jax.tree.leaves, few), strict=True)
+            for array, rows in zip(stacked, parts, strict=False):
                 # One call for several batches: for small ones the calls cost more than the bytes.
                 first, *others = array.shape[1:]
-                np.concatenate(
-                    rows, out=array[begin : begin + len(few)].reshape(len(few) * first, *others)
-                )
+                out = array[begin : begin + len(few)].reshape(len(few) * first, *others)
+                np.concatenate(rows, out=out)
             count = begin + len(few)
             if count < min(begin + together, length):
                 break  # an input that ended is not asked again
@@ -140,10 +134,17 @@ class Chunks:
 
     def _host_batches(self, count: int) -> Iterator[dict[str, Any]]:
         for _ in range(count):
-            if (batch := self._next()) is None:
+            try:
+                batch = next(self.batches, None)
+                if batch is not None:
+                    check_batch(batch, self.struct)
+            except Exception as error:
+                error.add_note(f"while reading the batch of step {self.read + 1}")
+                raise
+            if batch is None:
                 break
             self.read += 1
-            yield batch
+            yield dict(batch)
         else:
             return
         if self.end is not None:
@@ -153,16 +154,6 @@ class Chunks:
                 f"{self.end - self.start}. Repeat the input, or ask for fewer steps."
             )
 
-    def _next(self) -> dict[str, Any] | None:
-        try:
-            batch = next(self.batches, None)
-            if batch is not None:
-                check_batch(batch, self.struct)
-        except Exception as error:
-            error.add_note(f"while reading the batch of step {self.read + 1}")
-            raise
-        return None if batch is None else dict(batch)
-
     def _placed(self, step: int, host: "_Host") -> Chunk:
         program = self.program
         length = host.count
@@ -170,9 +161,8 @@ class Chunks:
             self.room.acquire()
             if program.scans:
                 return Chunk(step, length, (program.place(host.stacked, True),), True)
-        return Chunk(
-            step, length, tuple(program.place(host.batch(i), False) for i in range(length)), False
-        )
+        batches = tuple(program.place(host.batch(i), False) for i in range(length))
+        return Chunk(step, length, batches, False)
 
     def close(self) -> None:
         """Closes the input, if it can be closed from a thread other than the iterating one."""
@@ -183,6 +173,7 @@ class Chunks:
             getattr(self.batches, "close", lambda: None)()
 
 
+@dataclass
 class Feeder(Iterator[Chunk]):
     """Runs `source` ahead in a thread. wait_seconds: how long the host has waited.
 
@@ -190,35 +181,31 @@ class Feeder(Iterator[Chunk]):
     threads in the log. check: called while waiting for a chunk. If it raises, the following `next`
     returns the chunk. activity: of the call, for the loop over the chunks."""
 
-    def __init__(
-        self,
-        source: Chunks,
-        stall_seconds: float,
-        check: Check = lambda: None,
-        activity: Activity | None = None,
-    ) -> None:
+    source: Chunks
+    stall_seconds: float
+    check: Check = lambda: None
+    activity: Activity = field(default_factory=Activity)
+
+    def __post_init__(self) -> None:
         self.wait_seconds = 0.0
-        self.activity = activity or Activity()
-        self._source = source
-        self._check = check
-        self._begun = self._heard = source.read
+        self._begun = self._heard = self.source.read
         self._ahead = Background(
-            source,
+            self.source,
             limit=DEPTH,
             name="trainer-feeder",
-            stall_seconds=stall_seconds,
+            stall_seconds=self.stall_seconds,
             check=self._alive,
         )
-        weakref.finalize(self, source.room.release).atexit = False  # dropped without close
+        weakref.finalize(self, self.source.room.release).atexit = False  # dropped without close
 
     def _alive(self) -> bool:
         """Whether a batch was read since the last check, as k of them may take long, or dropped to
         resume, or another host's is awaited, whose own bound ends the wait."""
-        self._check()
+        self.check()
         heard = self._heard
-        self._heard = self._source.read + getattr(self._source.batches, "skipped", 0)
+        self._heard = self.source.read + getattr(self.source.batches, "skipped", 0)
         return self._heard > heard or (
-            self._source.common is not None and self._source.common.waiting
+            self.source.common is not None and self.source.common.waiting
         )
 
     def __next__(self) -> Chunk:
@@ -226,15 +213,12 @@ class Feeder(Iterator[Chunk]):
         try:
             chunk = next(self._ahead)
             if chunk.length > 1:
-                self._source.room.release()
+                self.source.room.release()
             return chunk
         except StallError as error:
-            read = self._source.read
-            last = (
-                f"the last batch read was of step {read}"
-                if read > self._begun
-                else "no batch was read"
-            )
+            last = "no batch was read"
+            if self.source.read > self._begun:
+                last = f"the last batch read was of step {self.source.read}"
             error.add_note(f"waiting for the input: {last}")
             raise
         finally:
@@ -243,5 +227,5 @@ class Feeder(Iterator[Chunk]):
     def close(self) -> None:
         """Ends the thread and its input, even while that waits for a stalled source."""
         self._ahead.close()
-        self._source.close()
+        self.source.close()
         self._ahead.join(CLOSE_WAIT_SECONDS)

@@ -77,6 +77,11 @@ class Job:
         return self.task.target and self.task.target.key
 
     @property
+    def writes(self) -> bool:
+        """Whether this process writes to the work directory: host 0, unless in a fast_dev_run."""
+        return jax.process_index() == 0 and not self.config.fast_dev_run
+
+    @property
     def traced_task(self) -> Task:
         """The task, for programs on this mesh."""
         return self.task.traced_in(self.placement.in_context)
@@ -93,14 +98,13 @@ class Job:
         keep_best = self.config.keep_best
         names = ["loss", *self.task.metrics]
         # A Metric may report several values: "per_class/cat".
-        if keep_best is not None and not any(
-            f"{keep_best}/".startswith(f"{name}/") for name in names
+        if keep_best is not None and not f"{keep_best}/".startswith(
+            tuple(f"{name}/" for name in names)
         ):
             raise OptionError(
                 f"keep_best={keep_best!r} is not a metric of the "
                 f"task.{did_you_mean(keep_best, names)}"
             )
-
         if self.task.precision != self.config.precision:
             raise OptionError(
                 f"precision={self.config.precision!r}, but the task computes in "
@@ -148,22 +152,22 @@ class Job:
         hosts = self.placement.hosts(batch)
         cut = config.overfit_batches if mode == "train" else config.fast_dev_run and 1
         context = self.context(mode, batch, hosts, 0 if cut else start_step)
-        made = as_function(input_fn)(context)
-        host_batch = context.per_host_batch_size
-        source = as_input(made, host_batch)
+        dataset = as_function(input_fn)(context)
+        source = as_input(dataset, context.per_host_batch_size)
         target = {aim.key: aim.classes or 0} if (aim := self.task.target) else {}
         description = source.info.description and describe(source.info.description)
         source = described_as(source, description, target, strict=mode != "predict")
         if cut:
             source = first_batches(source, cut, start_step if mode == "train" else None)
-        opened = self._checked(mode, source, batch, host_batch, input_fn, description)
-        if mode == "eval" and opened.source.info.num_records is None and not config.fast_dev_run:
+        struct = self._checked_struct(source, context)
+        opened = OpenedInput(mode, source, struct, batch, input_fn, description)
+        if mode == "eval" and source.info.num_records is None and not config.fast_dev_run:
             log.warning(
                 "the input does not state how many records it has, so one that it left out would "
                 "not be missed. For a tf.data program, use pipeline.tf_data.evaluation_batches, "
                 "and assert_cardinality if it reads files"
             )
-        is_tf = hasattr(made, "as_numpy_iterator") and not hasattr(made, "infeed_input")
+        is_tf = hasattr(dataset, "as_numpy_iterator") and not hasattr(dataset, "infeed_input")
         if hosts.count > 1 and is_tf and not cut:
             log.warning(
                 "this tf.data.Dataset is not as pipeline.tf_data made it, so hosts cannot compare "
@@ -179,11 +183,11 @@ class Job:
         return opened
 
     def context(self, mode: Mode, batch: int, hosts: Hosts, start_step: int = 0) -> InputContext:
-        """What an input_fn is told for batches of this size, of which these hosts deliver their
-        rows."""
+        """The context of an input_fn for batches of this size, whose rows these hosts deliver."""
         config = self.config
-        skips = mode != "train" and config.on_error == "skip"  # which no exact epoch can
-        on_error = "mask" if skips else config.on_error
+        on_error = config.on_error
+        if mode != "train" and on_error == "skip":  # which no exact epoch can
+            on_error = "mask"
         return InputContext(
             mode,
             global_batch_size=batch,
@@ -201,51 +205,42 @@ class Job:
             },
         )
 
-    def _checked(
-        self,
-        mode: Mode,
-        source: Input,
-        batch: int,
-        host_batch: int,
-        input_fn: InputFn,
-        model: Description | None,
-    ) -> OpenedInput:
-        if (given := source.info.global_batch) not in (None, batch):
+    def _checked_struct(self, source: Input, context: InputContext) -> dict[str, Any]:
+        info = source.info
+        if info.global_batch not in (None, context.global_batch_size):
             raise InputError(
-                f"the input has global_batch={given}, the trainer {batch} ({mode}). Leave out "
-                "global_batch and hosts: the trainer gives both to a train_dataset or eval_dataset."
+                f"the input has global_batch={info.global_batch}, the trainer "
+                f"{context.global_batch_size} ({context.mode}). Leave out global_batch and hosts: "
+                "the trainer gives both to a train_dataset or eval_dataset."
             )
-        if mode != "train" and source.info.endless:
+        if context.mode != "train" and info.endless:
             raise InputError(
                 "the input never ends, so no epoch is exact. Use eval_dataset, or "
                 "evaluation_batches."
             )
-        if MASK not in source.info.spec:
+        if MASK not in info.spec:
             raise InputError(
                 f"the input's spec has no {MASK}. An Input must deliver {MASK} float32 [b] with "
                 "every batch."
             )
-        struct = batch_struct(source.info.spec)
-        if mode == "train":  # the batches of an evaluation may have fewer arrays
+        struct = batch_struct(info.spec)
+        if context.mode == "train":  # the batches of an evaluation may have fewer arrays
             self.placement.axes.check_names(struct)
-        self.placement.axes.check_rows(struct, host_batch)
-        return OpenedInput(mode, source, struct, batch, input_fn, model)
+        self.placement.axes.check_rows(struct, context.per_host_batch_size)
+        return struct
 
     def abstract_state(self, opened: OpenedInput) -> TrainState:
         """Shapes and shardings of the task's state for this input."""
         with self.naming_batch(opened):
-            return abstract_state(
-                self.traced_task, self.spec(opened), self.placement, self.config.averages
-            )
+            spec = self.spec(opened)
+            return abstract_state(self.traced_task, spec, self.placement, self.config.averages)
 
     def fresh_state(self, opened: OpenedInput) -> TrainState:
         """The initial state of a run."""
         with self.naming_batch(opened):
             spec = self.spec(opened)
-            averages = self.config.averages
-            return init_state(
-                self.traced_task, self.config.seed, spec, self.placement, ema=averages
-            )
+            config = self.config
+            return init_state(self.traced_task, config.seed, spec, self.placement, config.averages)
 
     def spec(self, opened: OpenedInput) -> Any:
         """The global batch as a jax.ShapeDtypeStruct for each array."""
@@ -259,40 +254,38 @@ class Job:
         except InfeedError:
             raise
         except Exception as error:
-            arrays = named_leaves(
-                {key: value for key, value in self.spec(opened).items() if not key.startswith("_")}
+            arrays = ", ".join(
+                f"{name} {leaf.dtype} {list(leaf.shape)}"
+                for name, leaf in named_leaves(self.spec(opened)).items()
+                if not name.startswith("_")
             )
-            arrays_in_words = ", ".join(
-                f"{name} {leaf.dtype} {list(leaf.shape)}" for name, leaf in arrays.items()
-            )
-            error.add_note(f"the batch: {arrays_in_words}")
+            error.add_note(f"the batch: {arrays}")
             raise
 
     def steps_per_dispatch(
         self,
         opened: OpenedInput,
         marks: Iterable[int],
-        wanted: int | None = None,
+        steps: int | None = None,
         out_bytes: int = 0,
     ) -> int:
-        """`wanted` (default: the config's), reduced so that dispatches end at the marks and
+        """`steps` (default: the config's), reduced so that dispatches end at the marks and
         super-batches fit a device.
 
         out_bytes: bytes of a step's outputs on a device."""
         host_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(opened.struct))
         row_bytes = host_bytes // opened.struct[MASK].shape[0]
         step_bytes = row_bytes * (opened.global_batch // self.placement.replicas) + out_bytes
-        wanted = wanted or self.config.steps_per_loop
-        cap = self.config.superbatch_bytes
-        k = steps_that_fit(wanted, (), step_bytes, cap)
-        if k < wanted:
+        steps = steps or self.config.steps_per_loop
+        k = steps_that_fit(steps, (), step_bytes, self.config.superbatch_bytes)
+        if k < steps:
             log.info(
                 "%d steps per dispatch instead of %d: a step takes %d bytes per device",
                 k,
-                wanted,
+                steps,
                 step_bytes,
             )
-        return steps_that_fit(k, marks, step_bytes, cap)
+        return min([k, *marks])
 
     def program(
         self,
@@ -309,10 +302,10 @@ class Job:
                 carry,
                 opened.struct,
                 self.placement,
-                global_batch=opened.global_batch,
-                k=k,
-                mode=self.config.loop_mode,
-                outs=outs,
+                opened.global_batch,
+                k,
+                self.config.loop_mode,
+                outs,
             )
 
 
@@ -323,19 +316,15 @@ def _check_task(task: object) -> None:
         )
     optimizer: Any = task.optimizer
     if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
-        hint = (
-            " A schedule is an optimizer's learning rate: optax.adam(schedule)."
-            if callable(optimizer)
-            else ""
-        )
+        hint = ""
+        if callable(optimizer):
+            hint = " A schedule is an optimizer's learning rate: optax.adam(schedule)."
         raise OptionError(
             f"the task's optimizer is {kind_of(optimizer)}. Give one of optax: "
             f"optax.adam(1e-3).{hint}"
         )
-    for name, arguments in {
-        "init": "rng, batch_spec",
-        "loss_fn": "variables, batch, rng, train",
-    }.items():
+    called = {"init": "rng, batch_spec", "loss_fn": "variables, batch, rng, train"}
+    for name, arguments in called.items():
         try:
             signature(getattr(task, name)).bind(*arguments.split(", "))
         except TypeError as error:

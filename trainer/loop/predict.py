@@ -6,7 +6,7 @@ All hosts make the same number of dispatches: the sums that prove the epoch are 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -61,7 +61,6 @@ def check_export(job: Job, keys: Sequence[str] | None) -> None:
 def predict(
     job: Job,
     input_fn: InputFn,
-    *,
     keys: Sequence[str] | None,
     step: WhichStep | None,
     checkpoint_path: str | None,
@@ -101,22 +100,19 @@ class Prediction:
         self._session = session
         self._opened = opened
         self._epoch = ExactEpoch(opened.source)
-        self._given = 0
+        self._returned = 0
         place = job.placement
         step = predict_step(job.traced_task, keys, place.axes)
-        batch = place.global_struct(opened.struct, opened.global_batch)
-        rows = jax.eval_shape(step, variables, batch)[1][ROWS]
-        bytes_ = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(rows))
-        bytes_ = bytes_ if gather else bytes_ // place.replicas
+        rows = jax.eval_shape(step, variables, job.spec(opened))[1][ROWS]
+        num_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(rows))
+        num_bytes //= 1 if gather else place.replicas
         epoch = opened.source.info.steps_per_epoch
-        k = job.steps_per_dispatch(opened, [epoch] if epoch else [], out_bytes=bytes_)
+        k = job.steps_per_dispatch(opened, [epoch] if epoch else [], out_bytes=num_bytes)
         self._steps = Steps.of_epoch(epoch, k)
 
         def outs(stacked: bool) -> dict[str, Any]:
-            return {
-                PROOF: place.replicated,
-                ROWS: place.replicated if gather else place.rows(stacked),
-            }
+            rows = place.replicated if gather else place.rows(stacked)
+            return {PROOF: place.replicated, ROWS: rows}
 
         self._program = job.program(step, variables, opened, k, outs)
 
@@ -125,14 +121,13 @@ class Prediction:
 
         EvaluationError, before the last dispatch's predictions, unless the epoch was exact.
         HostError if this host stops before the end and another one does not."""
-        source = self._opened.source
         session = self._session
         results = list[DispatchResult]()
         with session.dispatching(
             self._program,
             self.variables,
             self._opened,
-            source.info.start,
+            self._opened.source.info.start,
             self._steps,
             results.append,
             read=self._read,
@@ -151,38 +146,32 @@ class Prediction:
                 self._stop_together(dispatches, feeder)
                 raise
             session.exchange.tell("dispatches", dispatches.launched)  # for hosts that stop early
-            last = self._records(results)
-            returned = (
-                f"{self._given} predictions were returned before this was known: do not use them"
-            )
-            self._epoch.check("prediction", returned)
-            if masked := self._epoch.masked:
-                log.warning(
-                    "prediction: left out %s, predicted %d",
-                    counted(masked, "bad record"),
-                    self._epoch.records,
-                )
-        yield from last
+            epoch = self._epoch
+            returned = f"{self._returned} predictions were returned"
+            epoch.check("prediction", f"{returned} before this was known: do not use them")
+            if epoch.masked:
+                left_out = counted(epoch.masked, "bad record")
+                log.warning("prediction: left out %s, predicted %d", left_out, epoch.records)
+        yield from self._records(results)
 
     def _read(self, returned: list[Any], stacked: bool) -> dict[str, Any]:
         """The rows of a dispatch on this host, whose proof is added to that of the epoch."""
+        steps = []
         for step in returned:
             self._epoch.add(jax.device_get(step[PROOF]))
-        steps = [
-            jax.tree.map(lambda leaf: _on_this_host(leaf, stacked), step[ROWS]) for step in returned
-        ]
+            steps.append(jax.tree.map(partial(_on_this_host, stacked=stacked), step[ROWS]))
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *steps)
 
     def _records(self, results: list[DispatchResult]) -> Iterator[dict[str, Any]]:
         """Those of the results, which it takes out."""
         while results:
             rows = results.pop(0).scalars
-            counted = np.flatnonzero(rows.pop(MASK) > 0)
+            counting = np.flatnonzero(rows.pop(MASK) > 0)
             leaves, tree = jax.tree.flatten(rows)
-            for row in counted.tolist():
+            for row in counting.tolist():
                 if self._session.supervisor.alone:  # the consumer may be slow
                     self._session.supervisor.check_asked()
-                self._given += 1
+                self._returned += 1
                 yield tree.unflatten([leaf[row] for leaf in leaves])
 
     def _stop_together(self, dispatches: Dispatches, feeder: Feeder) -> None:
@@ -253,24 +242,22 @@ class LoadedModel:
             raise OptionError("the batch has no rows.")
         for name in self.inputs.keys() & batch.keys():
             array = batch[name]
-            due = self.inputs[name]
-            if isinstance(due, jax.ShapeDtypeStruct) and _without_rows(array) != _without_rows(due):
+            spec = self.inputs[name]
+            if isinstance(spec, jax.ShapeDtypeStruct) and (
+                (array.dtype, array.shape[1:]) != (spec.dtype, spec.shape[1:])
+            ):
                 raise OptionError(
-                    f"{name!r} is {array.dtype} {list(array.shape)}; the recipe reads {due.dtype} "
-                    f"[rows, {', '.join(map(str, due.shape[1:]))}]."
+                    f"{name!r} is {array.dtype} {list(array.shape)}; the recipe reads {spec.dtype} "
+                    f"[rows, {', '.join(map(str, spec.shape[1:]))}]."
                 )
-        given = {MASK: np.ones(rows, np.float32), **batch}
-        predicted = self._predict(self.variables, given)[1][ROWS]
+        batch = {MASK: np.ones(rows, np.float32), **batch}
+        predicted = self._predict(self.variables, batch)[1][ROWS]
         return {name: rows for name, rows in predicted.items() if name not in (MASK, INDEX)}
 
     @cached_property
     def _predict(self) -> Any:
         check_predict(self.task, None)
         return jax.jit(predict_step(self.task, None))
-
-
-def _without_rows(array: Any) -> tuple[Any, ...]:
-    return array.dtype, array.shape[1:]
 
 
 def run_without_recipe(workdir: str) -> tuple[TrainerConfig, InputFn]:
@@ -282,8 +269,8 @@ def run_without_recipe(workdir: str) -> tuple[TrainerConfig, InputFn]:
         start = read_history(workdir).starts[-1]
         batch = _zeros(dict(start.batch))
         names = ("precision", "ema_decay", "evaluate", "batch_axis", "keep_best", "keep_best_mode")
-        taken = {name: start.settings[name] for name in names}
-        config = TrainerConfig(workdir=workdir, global_batch_size=1, **taken)
+        settings = {name: start.settings[name] for name in names}
+        config = TrainerConfig(workdir=workdir, global_batch_size=1, **settings)
     except (LookupError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{join(workdir, SEGMENTS)} does not have the batches of the run. Copy it again."
@@ -305,11 +292,9 @@ def loaded(job: Job, input_fn: InputFn, step: WhichStep | None, recipe: Any) -> 
     """The model of a checkpoint. input_fn: has batches like those of the training; none is read."""
     opened = job.open("predict", input_fn)
     with CheckpointManager(job.config) as checkpoints:
-        found_step = checkpoints.require(step)
-        state = checkpoints.restore(found_step, job.abstract_state(opened)).state
+        saved = checkpoints.restore(checkpoints.require(step), job.abstract_state(opened))
     # Where rows are not first, sizes would be compared with their number.
-    struct = opened.struct if not job.config.batch_axis else {}
+    struct = {} if job.config.batch_axis else opened.struct
     inputs = {name: spec for name, spec in struct.items() if not name.startswith("_")}
-    return LoadedModel(
-        found_step, job.traced_task, model_of(state, job.config.evaluated_model), recipe, inputs
-    )
+    model = model_of(saved.state, job.config.evaluated_model)
+    return LoadedModel(saved.step, job.traced_task, model, recipe, inputs)

@@ -1,9 +1,10 @@
-"""Before the first compilation, all hosts compare what they are about to do: a difference would
-make the run hang.
+"""Compares what all hosts are about to do, before the first compilation: a difference would make
+the run hang.
 
-One small exchange: every host publishes its facts, host 0 compares them, all hosts read its
-verdict."""
+There is one small exchange: every host publishes its facts, host 0 compares them, and all hosts
+read its verdict."""
 
+import itertools
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from pipeline.errors import DisagreementError
 from trainer.checkpointing.owner import mark_of
 from trainer.hosts.exchange import Exchange
 from trainer.loop.job import Job, OpenedInput
-from trainer.mesh.batch_spec import named_leaves, path_name
+from trainer.mesh.batch_spec import named_leaves
 
 HOSTS_NAMED = 8
 OF_INPUT = ("fingerprint", "num_records", "steps_per_epoch", "expected_crc", "on_error")
@@ -40,8 +41,9 @@ def agree(
     # The others wait longer: host 0 determines which hosts are missing.
     mark = exchange.from_host_0("mark", lambda: mark, 2 * seconds)
     # With another work directory, Orbax would wait for ten minutes.
-    seen = not mark or exchange.wait(lambda: mark_of(workdir) == mark or None, SHARED_DISK_SECONDS)
-    whose = "host 0's" if seen else f"another directory ({workdir}; give one that all hosts share)"
+    whose = "host 0's"
+    if mark and not exchange.wait(lambda: mark_of(workdir) == mark or None, SHARED_DISK_SECONDS):
+        whose = f"another directory ({workdir}; give one that all hosts share)"
     facts_of_host = {"workdir": whose, **facts()}
     if exchange.index > 0:
         exchange.tell("facts", facts_of_host)
@@ -55,8 +57,7 @@ def agree(
 
 def _problem(facts: Mapping[int, Mapping[str, Any]], count: int, seconds: float) -> str:
     """What is wrong with the facts of these hosts, which told them in time; "" for nothing."""
-    missing = sorted(set(range(count)) - facts.keys())
-    if missing:
+    if missing := sorted(set(range(count)) - facts.keys()):
         return (
             f"{_named(missing)} of {count} did not start the same call within {seconds:g} s "
             "(stall_seconds). Its input may be stalled, or it runs another program: see its log."
@@ -95,22 +96,18 @@ def _facts_of_input(job: Job, opened: OpenedInput) -> dict[str, Any]:
         lambda x, axis: f"{x.dtype} {[*x.shape[:axis], *x.shape[axis + 1 :]]} per row",
         opened.struct,
     )
-    spec = {f"the batch's {name}": row for name, row in named_leaves(rows).items()}
-    order = {
-        f"the input's {name}": value for name, value in source.state(source.info.start).items()
-    }
-    model = jax.tree_util.tree_leaves_with_path(job.abstract_state(opened))
+    order = source.state(source.info.start)
+    model = named_leaves(job.abstract_state(opened))
     listing = "".join(
-        f"{path_name(path)} {leaf.dtype} {leaf.shape} {leaf.sharding.spec}\n"
-        for path, leaf in model
+        f"{name} {leaf.dtype} {leaf.shape} {leaf.sharding.spec}\n" for name, leaf in model.items()
     )
     return {
         "mode": opened.mode,
         "the input": type(source).__name__,
         "global batch": opened.global_batch,
         **{name: getattr(source.info, name) for name in OF_INPUT},
-        **spec,
-        **order,
+        **{f"the batch's {name}": row for name, row in named_leaves(rows).items()},
+        **{f"the input's {name}": value for name, value in order.items()},
         "model and optimizer": (
             f"{len(model)} arrays with checksum {zlib.crc32(listing.encode()):08x}"
         ),
@@ -119,7 +116,7 @@ def _facts_of_input(job: Job, opened: OpenedInput) -> dict[str, Any]:
 
 def difference(facts: Sequence[Mapping[str, Any]]) -> str:
     """One line with the first fact that differs, and the hosts of each value; "" if all agree."""
-    for name in {name: None for host in facts for name in host}:
+    for name in dict.fromkeys(itertools.chain(*facts)):
         hosts: dict[str, list[int]] = {}
         for host, of_host in enumerate(facts):
             hosts.setdefault(str(of_host.get(name, "not there")), []).append(host)

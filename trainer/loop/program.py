@@ -47,11 +47,10 @@ class Program:
         carry: Any,
         host_struct: Any,
         placement: Placement,
-        *,
         global_batch: int,
         k: int,
         mode: LoopMode,
-        outs: Callable[[bool], Any] | None = None,
+        outs: Callable[[bool], Any] | None,
     ) -> None:
         """outs(stacked): shardings of a step's outputs other than the carry. None: they are
         replicated, and scalars in a flat dict come as one vector, because reading an array costs as
@@ -129,9 +128,8 @@ class Program:
             if not scalars or not all(small):
                 return carry, scalars
             self._scalars = {name: np.dtype(scalars[name].dtype) for name in sorted(scalars)}
-            return carry, jnp.stack(
-                [lax.bitcast_convert_type(scalars[name], jnp.int32) for name in self._scalars]
-            )
+            bits = [lax.bitcast_convert_type(scalars[name], jnp.int32) for name in self._scalars]
+            return carry, jnp.stack(bits)
 
         return with_vector
 
@@ -165,11 +163,8 @@ def _flops_of(equation: Any) -> float:
     params = equation.params
     if name == "dot_general":
         (contracted, _), _ = params["dimension_numbers"]
-        return (
-            2
-            * equation.outvars[0].aval.size
-            * math.prod(equation.invars[0].aval.shape[d] for d in contracted)
-        )
+        shape = equation.invars[0].aval.shape
+        return 2 * equation.outvars[0].aval.size * math.prod(shape[d] for d in contracted)
     if name == "conv_general_dilated":
         return _convolution(equation)
     inner = [] if name == "pallas_call" else [flops(each) for each in inner_jaxprs(params)]
@@ -180,7 +175,8 @@ def _flops_of(equation: Any) -> float:
 
 
 def _convolution(equation: Any) -> float:
-    (left, right), params = (var.aval.shape for var in equation.invars), equation.params
+    left, right = (var.aval.shape for var in equation.invars)
+    params = equation.params
     of_left, of_right, of_out = params["dimension_numbers"]
     out = equation.outvars[0].aval.shape
     axes = zip(of_left[2:], of_right[2:], of_out[2:], strict=True)

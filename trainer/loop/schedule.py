@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,6 +41,7 @@ class Due(NamedTuple):
     ends: bool = False
 
 
+@dataclass
 class Schedule:
     """What is due after each step from `start` to `end` (None: to the end of the input), the same
     on all hosts.
@@ -48,29 +50,18 @@ class Schedule:
     the end; None: never. stops: other steps at which to pause. stopped: what ended the run early,
     if anything."""
 
-    def __init__(
-        self,
-        config: TrainerConfig,
-        decisions: SharedDecisions,
-        start: int,
-        end: int | None,
-        *,
-        evaluated: int = 0,
-        evaluate_every: int | None = None,
-        stops: Collection[int] = (),
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._config = config
-        self._decisions = decisions
-        self._start = start
-        self._end = end
-        self._evaluated = evaluated
-        self._evaluate_every = evaluate_every
-        self._stops = stops
-        self._clock = clock
-        self._saved = start
-        self._began = clock()
-        self._saved_at = self._began
+    config: TrainerConfig
+    decisions: SharedDecisions
+    start: int
+    end: int | None
+    evaluated: int = 0
+    evaluate_every: int | None = None
+    stops: Collection[int] = ()
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._saved = self.start
+        self._began = self._saved_at = self.clock()
         self.stopped = Decision()
         self._why = ""
 
@@ -82,39 +73,39 @@ class Schedule:
     def saved(self, step: int) -> None:
         """Notes that the checkpoint of this step is being written."""
         self._saved = step
-        self._saved_at = self._clock()
+        self._saved_at = self.clock()
 
     def due(self, step: int, ended: bool) -> Due:
-        """Once per step, in order; again with `ended` once the input has no more. An evaluation is
-        due only once."""
-        if ended and self._end is not None:  # asked before, at its last step
+        """What is due after a step. Call it once per step, in order, and again with `ended` after
+        the end of the input. An evaluation is due only once."""
+        if ended and self.end is not None:  # asked before, at its last step
             return Due()
-        decision = self._decisions.poll(self._decide)
+        decision = self.decisions.poll(self._decide)
         if decision.stop:
             self.stopped = decision
-        ends = ended or step == self._end or bool(self.stopped.stop)
+        ends = ended or step == self.end or bool(self.stopped.stop)
         evaluate = self._evaluates(step, ends)
-        by_steps = _falls_on(step, self._config.checkpoint_every_steps)
+        by_steps = _falls_on(step, self.config.checkpoint_every_steps)
         save = step > self._saved and (ends or by_steps or decision.save or evaluate)
-        timed = self._config.loop_seconds is not None
-        set_pace = timed and step == self._start + MEASURED_STEPS != self._end and not ended
-        pause = save or evaluate or ends or set_pace or step in self._stops
+        timed = self.config.loop_seconds is not None
+        set_pace = timed and step == self.start + MEASURED_STEPS != self.end and not ended
+        pause = save or evaluate or ends or set_pace or step in self.stops
         return Due(pause, save, evaluate, set_pace, ends)
 
     def _evaluates(self, step: int, ends: bool) -> bool:
-        every = self._evaluate_every
-        if every is None or self.stopped.preempted or step <= self._evaluated:
+        every = self.evaluate_every
+        if every is None or self.stopped.preempted or step <= self.evaluated:
             return False
         if not ends and not _falls_on(step, every):
             return False
-        self._evaluated = step
+        self.evaluated = step
         return True
 
     def _decide(self) -> Decision:
         if self._why:
             return Decision(True, self._why)
-        now = self._clock()
-        config = self._config
+        now = self.clock()
+        config = self.config
         if config.max_time and now - self._began >= seconds_of("max_time", config.max_time):
             return Decision(True, f"max_time={config.max_time} is over")
         every = config.checkpoint_every
@@ -127,23 +118,20 @@ def _falls_on(step: int, every: int | None) -> bool:
     return bool(every) and step % every == 0
 
 
+@dataclass
 class Pace:
     """iterations_per_loop="10s": measures single steps, and chooses how many steps of `seconds` in
     total all hosts make per dispatch.
 
     limit: reduces a number of steps to what fits a dispatch."""
 
-    def __init__(
-        self,
-        seconds: float,
-        limit: Callable[[int], int],
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self._seconds = seconds
-        self._limit = limit
-        self._clock = clock
+    seconds: float
+    limit: Callable[[int], int]
+    clock: Callable[[], float] = time.perf_counter
+
+    def __post_init__(self) -> None:
         self._settled = threading.Event()
-        self._observed_at: list[float] = []
+        self._observed_at = list[float]()
         self._steps = 1
 
     def steps(self) -> int:
@@ -154,7 +142,7 @@ class Pace:
     def observe(self) -> None:
         """Records the end of a single step."""
         if not self._settled.is_set():
-            self._observed_at.append(self._clock())
+            self._observed_at.append(self.clock())
 
     def agree(self, exchange: Exchange, seconds: float) -> int:
         """The number that host 0 has measured; HostError on another host that does not get it
@@ -165,7 +153,7 @@ class Pace:
         if len(self._observed_at) < 2:  # the first step includes one-time costs
             return 1
         step_seconds = (self._observed_at[-1] - self._observed_at[0]) / (len(self._observed_at) - 1)
-        return self._limit(max(1, int(self._seconds / max(step_seconds, 1e-9))))
+        return self.limit(max(1, int(self.seconds / max(step_seconds, 1e-9))))
 
     def settle(self, steps: int) -> None:
         """Lets the feeder continue."""
@@ -185,25 +173,23 @@ class Profile:
         stop = profiled.stop if end is None else min(end, profiled.stop)
         within = range(max(start, profiled.start), stop)
         self.stops = frozenset({within.start, within.stop} if within else ())
-        self._within = within
-        self._wanted = config.profile_steps
+        self._first = within.start
+        self._steps = config.profile_steps
         self._directory = join(config.workdir, "profile")
-        self._mine = jax.process_index() == 0
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if profiled and not within:
-            to = "the end of the input" if end is None else end
             log.warning(
                 "profile_steps=%s: this run trains only steps %d to %s",
                 config.profile_steps,
                 start + 1,
-                to,
+                "the end of the input" if end is None else end,
             )
 
     def at(self, step: int) -> None:
         """Begins or ends the trace if this is the step to do so."""
-        if step not in self.stops or not self._mine:
+        if step not in self.stops or jax.process_index() > 0:
             return
-        if step == self._within.start:
+        if step == self._first:
             self._temporary = tempfile.TemporaryDirectory()  # jax writes to disks only
             jax.profiler.start_trace(self._temporary.name)
         else:
@@ -221,22 +207,20 @@ class Profile:
             except StorageError as error:
                 log.warning("the profile is lost: %s", error)  # not worth ending the training
                 return
-        look = f"{TO_LOOK_AT_IT} {shlex.quote(self._directory)}"
         log.info(
-            "the profile of steps %s is in %s. To look at it, %s",
-            self._wanted,
+            "the profile of steps %s is in %s. To look at it, %s %s",
+            self._steps,
             self._directory,
-            look,
+            TO_LOOK_AT_IT,
+            shlex.quote(self._directory),
         )
 
     def _upload(self, directory: Path) -> None:
         storage = open_storage(self._directory)
-        for file in (path for path in directory.rglob("*") if path.is_file()):
-            write_file(
-                storage,
-                join(self._directory, file.relative_to(directory).as_posix()),
-                file.read_bytes(),
-            )
+        for file in directory.rglob("*"):
+            if file.is_file():
+                path = join(self._directory, file.relative_to(directory).as_posix())
+                write_file(storage, path, file.read_bytes())
 
     def __enter__(self) -> "Profile":
         return self

@@ -79,29 +79,24 @@ class Session:
         something that no run made and that this one would replace or remove; on the other hosts, a
         HostError with that failure."""
         config = self.job.config
-        workdir = str(self.job.config.workdir)
-        if config.fast_dev_run:
-            return
 
         def take() -> None:
-            check_directory(workdir)
+            check_directory(str(config.workdir))
             self.ownership.take(lambda seconds: self.supervisor.wait(lambda: None, seconds))
 
-        self.exchange.from_host_0("owned", take, 2 * config.stall_seconds)
+        if not config.fast_dev_run:
+            self.exchange.from_host_0("owned", take, 2 * config.stall_seconds)
 
     def agree_on(
         self, inputs: Sequence[OpenedInput], start: int, end: int | None, **others: Any
     ) -> None:
-        """Once per call: returns when all hosts are about to do the same, as `agree`. others:
+        """Returns when all hosts are about to do the same, as `agree` does; once per call. others:
         arguments of the call."""
-        job = self.job
         config = self.job.config
-        mark = (
-            claim(str(config.workdir))
-            if self.exchange.index == 0 and not config.fast_dev_run
-            else ""
-        )
-        facts = lambda: facts_of(job, inputs, start, end) | others  # noqa: E731
+        mark = ""
+        if self.exchange.index == 0 and not config.fast_dev_run:
+            mark = claim(str(config.workdir))
+        facts = lambda: facts_of(self.job, inputs, start, end) | others  # noqa: E731
         agree(self.exchange, facts, config.workdir, mark, config.stall_seconds)
 
     def checkpoints_of(
@@ -115,15 +110,14 @@ class Session:
             return self.checkpoints, 0
         if checkpoint_path is None:
             return self.checkpoints, self.checkpoints.require(step)
-        checkpoint = find_elsewhere(checkpoint_path, step if step != "best" else None)
-        if step == "best" and str(checkpoint_path).rstrip("/").endswith(
-            f"/{CHECKPOINTS}/{checkpoint.step}"
-        ):
+        best = step == "best"
+        checkpoint = find_elsewhere(checkpoint_path, None if best else step)
+        if best and str(checkpoint_path).rstrip("/").endswith(f"/{CHECKPOINTS}/{checkpoint.step}"):
             raise CheckpointError(
                 f"checkpoint_path={checkpoint_path!r} is one checkpoint: leave out 'best'."
             )
-        there = CheckpointManager(replace(self.job.config, workdir=checkpoint.workdir))
-        return there, there.require("best") if step == "best" else checkpoint.step
+        elsewhere = CheckpointManager(replace(self.job.config, workdir=checkpoint.workdir))
+        return elsewhere, elsewhere.require("best") if best else checkpoint.step
 
     def check_late(self) -> None:
         """The check while training waits for its input. A single process may save and end. Several
@@ -159,15 +153,14 @@ class Session:
         # Hosts compare what a program delivers, which each of them runs completely.
         common = self.exchange.common_end() if ends or opened.source.info.is_program else None
         bound = self.job.config.stall_seconds + OWN_BOUND_SECONDS
-        batches = opened.source.batches(position)
         chunks = Chunks(
-            batches,
+            opened.source.batches(position),
             steps.start,
             steps.end,
             steps.lengths(),
             opened.struct,
-            program=program,
-            common=common,
+            program,
+            common,
         )
         with closing(Feeder(chunks, bound, late or self.supervisor.check, self.activity)) as feeder:
             with self.activity.doing("compiling"):
@@ -255,18 +248,14 @@ def begin(session: Session, opened: OpenedInput, step: int, warm_start: WarmStar
             "its beginning, unless input_fn starts it at InputContext.start_step",
         )
     if step == 0:
-        new_head = has_new_head(warm_start, opened.description, job.target)
-        plan = (
-            plan_loading(warm_start, job.abstract_state(opened), new_head)
-            if warm_start.init_from
-            else None
-        )
+        loading = None
+        if warm_start.init_from:
+            new_head = has_new_head(warm_start, opened.description, job.target)
+            loading = plan_loading(warm_start, job.abstract_state(opened), new_head)
         state = job.fresh_state(opened)
-        return Begun(
-            0,
-            plan.into(state, job.task, job.placement) if plan else state,
-            opened.source.info.start,
-        )
+        if loading:
+            state = loading.into(state, job.task, job.placement)
+        return Begun(0, state, opened.source.info.start)
     if warm_start.init_from:
         log.info(
             "init_from=%s is ignored: the work directory has a checkpoint", warm_start.init_from
@@ -294,13 +283,11 @@ def resumed_position(source: Input, saved: Saved, config: Mapping[str, Any]) -> 
                 "command line, resume with the --data-dir and --train-split that it was trained "
                 "on; another --workdir starts over."
             ) from error
-        then, now = (
-            [f"{name}={values.get(name)}" for name in changed] for values in (saved.config, config)
-        )
+        then = ", ".join(f"{name}={saved.config.get(name)}" for name in changed)
+        now = ", ".join(f"{name}={config.get(name)}" for name in changed)
         flags = " ".join(f"--{name.replace('_', '-')} {saved.config.get(name)}" for name in changed)
         raise FingerprintError(
-            f"the checkpoint of step {saved.step} was trained with {', '.join(then)}, this run has "
-            f"{', '.join(now)}, which changes the order of records. Resume with {flags} "
-            f"({', '.join(then)} in the TrainerConfig), or start over in another --workdir "
-            "(workdir)."
+            f"the checkpoint of step {saved.step} was trained with {then}, this run has {now}, "
+            f"which changes the order of records. Resume with {flags} ({then} in the "
+            "TrainerConfig), or start over in another --workdir (workdir)."
         ) from error

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-import jax
-
 from pipeline.checks import check_positive_int
 from pipeline.errors import OptionError
 from pipeline.logs import logger
@@ -12,7 +10,7 @@ from trainer.checkpointing.kept_data import as_begun, as_in_run, keep
 from trainer.checkpointing.warm_start import WarmStart
 from trainer.inputs import InputFn
 from trainer.loop.evaluate import PeriodicEvaluations
-from trainer.loop.job import Job
+from trainer.loop.job import Job, OpenedInput
 from trainer.loop.session import begin, open_session
 from trainer.loop.train_loop import Training
 from trainer.results import TrainResult
@@ -24,7 +22,6 @@ def train(
     job: Job,
     input_fn: InputFn,
     warm_start: WarmStart,
-    *,
     steps: int | None,
     max_steps: int | None,
     max_epochs: int | None,
@@ -33,18 +30,16 @@ def train(
 ) -> TrainResult:
     """See Trainer.train and Trainer.train_and_evaluate."""
     lengths = {"steps": steps, "max_steps": max_steps, "max_epochs": max_epochs}
-    if (
-        len(given := [f"{name}={length}" for name, length in lengths.items() if length is not None])
-        > 1
-    ):
+    goals = [f"{name}={length}" for name, length in lengths.items() if length is not None]
+    if len(goals) > 1:
         raise OptionError(
-            f"{' and '.join(given)} are both given. Give one: steps counts from the newest "
+            f"{' and '.join(goals)} are both given. Give one: steps counts from the newest "
             "checkpoint, the others count from the very first run."
         )
     check_positive_int("steps", steps)
-    config = (
-        replace(job.config, max_steps=max_steps, max_epochs=max_epochs) if given else job.config
-    )
+    config = job.config
+    if goals:
+        config = replace(config, max_steps=max_steps, max_epochs=max_epochs)
     with open_session(job) as session:
         with session.supervisor.leaving():
             session.own()
@@ -71,20 +66,19 @@ def train(
                     "no end is given, and the input never ends. Give steps, max_steps or "
                     "max_epochs to train, or max_steps or max_epochs in the TrainerConfig."
                 )
+            inputs = list[OpenedInput]()
             if opened:
                 description = opened.description
                 session.describe = lambda _: description
-            evaluations = (
-                PeriodicEvaluations(session, eval_inputs, eval_every_steps) if eval_inputs else None
-            )
-        inputs = [
-            *([opened] if opened else []),
-            *(evaluations.opened.values() if evaluations else []),
-        ]
+                inputs.append(opened)
+            evaluations = None
+            if eval_inputs:
+                evaluations = PeriodicEvaluations(session, eval_inputs, eval_every_steps)
+                inputs += evaluations.opened.values()
         session.agree_on(
             inputs, start, end, eval_every_steps=eval_every_steps, warm_start=str(warm_start)
         )
-        if opened and not start and not config.fast_dev_run and jax.process_index() == 0:
+        if opened and not start and job.writes:
             session.ownership.fence()
             keep(config.workdir, opened.description)
         if evaluations and start:
@@ -93,19 +87,16 @@ def train(
             with session.supervisor.leaving():
                 begun = begin(session, opened, start, warm_start)
             result = Training(session, opened, begun, end, evaluations).run()
-            if result.speed and jax.process_index() == 0 and not config.fast_dev_run:
+            if result.speed and job.writes:
                 session.ownership.fence()
                 result.write(config.workdir)
         else:
-            how = (
-                "Give more steps to continue; to train with other settings or another model, give "
-                "another workdir"
-            )
             log.warning(
-                "nothing to train: the checkpoint of step %d has reached the last step, %d. %s",
+                "nothing to train: the checkpoint of step %d has reached the last step, %d. Give "
+                "more steps to continue; to train with other settings or another model, give "
+                "another workdir",
                 start,
                 end,
-                how,
             )
             result = TrainResult(start, start, state=None, metrics={}, speed=None, executables=0)
         return replace(result, evaluations=tuple(evaluations.results)) if evaluations else result

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
@@ -32,49 +33,42 @@ NOTABLE_SECONDS = 5.0  # of waiting for the input
 log = logger("trainer")
 
 
+@dataclass
 class Training:
     """A run from the state `begun` to step `end`; None: to the end of the input. evaluations: those
     in between."""
 
-    def __init__(
-        self,
-        session: Session,
-        opened: OpenedInput,
-        begun: Begun,
-        end: int | None,
-        evaluations: PeriodicEvaluations | None,
-    ) -> None:
-        job = session.job
-        config = session.job.config
-        start = begun.step
-        self._session = session
-        self._opened = opened
-        self._begun = begun
-        self._end = end
-        self._writes = jax.process_index() == 0 and not config.fast_dev_run
-        self._first_began = first_began(config.workdir, time.time()) if self._writes else None
-        self._evaluations = evaluations
-        self._profile = Profile(config, start, end)
-        every = [
-            n for n in (config.checkpoint_every_steps, evaluations and evaluations.every_steps) if n
-        ]
+    session: Session
+    opened: OpenedInput
+    begun: Begun
+    end: int | None
+    evaluations: PeriodicEvaluations | None
+
+    def __post_init__(self) -> None:
+        job = self.session.job
+        config = job.config
+        start = self.begun.step
+        self._first_began = first_began(config.workdir, time.time()) if job.writes else None
+        self._profile = Profile(config, start, self.end)
+        every = [config.checkpoint_every_steps, self.evaluations and self.evaluations.every_steps]
+        every = [steps for steps in every if steps]
         marks = Marks(every, self._profile.stops)
-        limit = partial(job.steps_per_dispatch, opened, every)
-        self._pace = Pace(config.loop_seconds, limit) if config.loop_seconds else None
-        k = 1 if self._pace else limit()
-        self._program = job.program(training_step(job), begun.state, opened, k)
-        pace = self._pace
-        self._steps = (
-            Steps.timed(start, end, pace.steps, marks)
-            if pace
-            else Steps.planned(start, end, k, marks)
-        )
+        limit = partial(job.steps_per_dispatch, self.opened, every)
+        if config.loop_seconds:
+            k = 1
+            self._pace = Pace(config.loop_seconds, limit)
+            self._steps = Steps.timed(start, self.end, self._pace.steps, marks)
+        else:
+            k = limit()
+            self._pace = None
+            self._steps = Steps.planned(start, self.end, k, marks)
+        self._program = job.program(training_step(job), self.begun.state, self.opened, k)
 
     def run(self) -> TrainResult:
         """Trains. Raises an Ending if the run was preempted, with all progress saved."""
         with self._dispatching() as dispatches:
             for step in dispatches:
-                self._session.checkpoints.settle()
+                self.session.checkpoints.settle()
                 due = self._schedule.due(step, dispatches.ended)
                 if due.pause:
                     dispatches.settle()
@@ -83,13 +77,18 @@ class Training:
                     self._save(step, dispatches.carry)
                     self._schedule.saved(step)
                 if due.evaluate:
-                    dispatches.carry = self._evaluate(step, dispatches.carry, due.ends)
+                    assert self.evaluations
+                    with self._monitor.away():
+                        # the same state in other arrays: an evaluation consumes its own
+                        dispatches.carry = self.evaluations(
+                            step, dispatches.carry, self._schedule.stop, final=due.ends
+                        )
                 if due.set_pace:
                     self._set_pace()
                 if self._schedule.stopped.stop:
                     break
             self._recorder.end(self._schedule.stopped)
-            self._session.checkpoints.settle(wait=True)
+            self.session.checkpoints.settle(wait=True)
         self._say_end(dispatches.step)
         return self._result(dispatches.step, dispatches.carry)
 
@@ -97,15 +96,13 @@ class Training:
     def _dispatching(self) -> Iterator[Dispatches]:
         """The dispatches, with their program compiled. The history gets the start of the run, and
         why it failed."""
-        session = self._session
-        opened = self._opened
-        begun = self._begun
-        end = self._end
+        session = self.session
+        begun = self.begun
         size = _step_size(session.job, self._program)  # before the log line: tracing may fail
         self._say_beginning()
         with ExitStack() as stack:
             self._recorder = stack.enter_context(
-                Recorder(session.job, opened.source, session.ownership.fence)
+                Recorder(session.job, self.opened.source, session.ownership.fence)
             )
             self._recorder.start(begun.step, begun.position, begun.run)
             if self._pace:
@@ -114,37 +111,36 @@ class Training:
                 session.dispatching(
                     self._program,
                     begun.state,
-                    opened,
+                    self.opened,
                     begun.position,
                     self._steps,
                     self._record,
                     late=session.check_late,
-                    ends=end is None,
+                    ends=self.end is None,
                 )
             )
-            hint = self._recorder.hint
             self._monitor = stack.enter_context(
-                TrainMonitor(session, feeder, size, begun, end, hint=hint)
+                TrainMonitor(session, feeder, size, begun, self.end, self._recorder.hint)
             )
             stack.enter_context(self._profile)
             if jax.process_index() == 0:
                 session.checkpoints.on_complete = self._completed
             session.activity.saved = begun.step or None
+            # last: its clock begins when the program is compiled
             self._schedule = self._new_schedule()
             yield dispatches
 
     def _new_schedule(self) -> Schedule:
-        """Its clock begins when the program is compiled."""
-        session = self._session
-        start = self._begun.step
-        evaluations = self._evaluations
+        session = self.session
+        start = self.begun.step
+        evaluations = self.evaluations
         # A run may resume at the end of its input, before the evaluation that was due there.
         was_evaluated = not start or session.checkpoints.was_evaluated(start)
         return Schedule(
             session.job.config,
             session.decisions,
             start,
-            self._end,
+            self.end,
             evaluated=start if was_evaluated else start - 1,
             evaluate_every=evaluations and (evaluations.every_steps or 0),
             stops=self._profile.stops,
@@ -153,12 +149,11 @@ class Training:
     def _record(self, result: DispatchResult) -> None:
         """Handles the result of a dispatch. NanError for a step with non-finite values, if these
         end the run."""
-        end = result.start + result.length
-        self._recorder.reached(end)
+        self._recorder.reached(result.end)
         speed = self._monitor.observe(result)
         reports = self._monitor.reports
-        self._session.call_back(
-            "on_loop_end", LoopEnd(end, result.scalars, reports, self._schedule.stop, speed)
+        self.session.call_back(
+            "on_loop_end", LoopEnd(result.end, result.scalars, reports, self._schedule.stop, speed)
         )
         if self._pace:
             self._pace.observe()
@@ -166,60 +161,56 @@ class Training:
     @property
     def _productive_seconds(self) -> float:
         """See Goodput; up to the last result."""
-        return self._begun.productive_seconds + self._monitor.productive_seconds
+        return self.begun.productive_seconds + self._monitor.productive_seconds
 
     def _save(self, step: int, state: TrainState) -> None:
         """Starts to write a checkpoint; a fast_dev_run writes none."""
-        config = self._session.job.config
-        source = self._opened.source
+        config = self.session.job.config
+        source = self.opened.source
         monitor = self._monitor
         if config.fast_dev_run:
             return
         with monitor.saving():
             monitor.reports.flush(now=True)  # a run that resumes here does not write earlier points
-            position = source.state(source.advance(self._begun.position, step - self._begun.step))
-            seconds = self._productive_seconds
-            run = self._recorder.run
             saved = Saved(
-                step, state, position, config.to_json(), productive_seconds=seconds, run=run
+                step,
+                state,
+                source.state(source.advance(self.begun.position, step - self.begun.step)),
+                config.to_json(),
+                productive_seconds=self._productive_seconds,
+                run=self._recorder.run,
             )
-            self._session.checkpoints.save(saved, partial(monitor.check.for_save, step, state))
-            self._session.call_back(
+            self.session.checkpoints.save(saved, partial(monitor.check.for_save, step, state))
+            self.session.call_back(
                 "on_checkpoint", CheckpointEnd(step, state, monitor.reports, self._schedule.stop)
             )
 
     def _completed(self, step: int) -> None:
-        path = join(self._session.checkpoints.directory, str(step))
-        self._session.call_back(
+        path = join(self.session.checkpoints.directory, str(step))
+        self.session.call_back(
             "on_checkpoint_complete", CheckpointComplete(step, path, self._monitor.reports)
         )
-
-    def _evaluate(self, step: int, state: TrainState, final: bool) -> TrainState:
-        """The state in other arrays, after an evaluation that consumes its own."""
-        assert self._evaluations
-        with self._monitor.away():
-            return self._evaluations(step, state, self._schedule.stop, final=final)
 
     def _set_pace(self) -> None:
         """Makes later dispatches as long as the hosts agree on."""
         assert self._pace
-        config = self._session.job.config
-        k = self._pace.agree(self._session.exchange, config.stall_seconds)
+        config = self.session.job.config
+        k = self._pace.agree(self.session.exchange, config.stall_seconds)
         log.info("%d steps per dispatch, for %s", k, config.iterations_per_loop)
         with self._monitor.away():
             self._program.lengthen(k)
             self._pace.settle(k)
-            with self._session.activity.doing("compiling"):
+            with self.session.activity.doing("compiling"):
                 self._program.compile({k})
 
     def _say_beginning(self) -> None:
-        job = self._session.job
-        begun = self._begun
+        job = self.session.job
+        begun = self.begun
         program = self._program
         log.info(
             "training steps %d to %s: %s parameters, batch %d on %s, %s steps per dispatch%s",
             begun.step,
-            "the end of the input" if self._end is None else self._end,
+            "the end of the input" if self.end is None else self.end,
             f"{sum(leaf.size for leaf in jax.tree.leaves(begun.state.variables.params)):,}",
             job.config.global_batch_size,
             counted(job.placement.mesh.size, f"{jax.default_backend()} device"),
@@ -229,42 +220,40 @@ class Training:
 
     def _say_end(self, step: int) -> None:
         """Logs how training ended. Raises an Ending if it was preempted."""
-        source = self._opened.source
+        info = self.opened.source.info
         stopped = self._schedule.stopped
-        if bad := source.info.quarantine:
-            log.warning(
-                "training: %s on this host (%s)",
-                counted(len(bad), "bad record"),
-                source.info.on_error,
-            )
+        if info.quarantine:
+            bad = counted(len(info.quarantine), "bad record")
+            log.warning("training: %s on this host (%s)", bad, info.on_error)
         if unlabelled := self._monitor.unlabelled:
             log.warning(
                 "training: %s had no label, and no part in the loss", counted(unlabelled, "row")
             )
-        saved = step and not self._session.job.config.fast_dev_run
+        how = "and nothing is saved"
+        resume = "there was nothing to save: run the same command again"
+        if step and not self.session.job.config.fast_dev_run:
+            how = "which is saved"
+            resume = f"step {step} is saved, and the same command resumes from there"
         if stopped.stop:
-            how = "which is saved" if saved else "and nothing is saved"
-            end = self._end or "an input without a known end"
+            end = self.end or "an input without a known end"
             log.warning("%s: training ends at step %d of %s, %s", stopped.stop, step, end, how)
-        elif self._end is None:
+        elif self.end is None:
             log.info("the input ended at step %d", step)
         if stopped.preempted:
-            done = f"step {step} is saved, and the same command resumes from there"
-            done = done if saved else "there was nothing to save: run the same command again"
-            raise ending(f"{stopped.stop}; {done}", stopped.interrupted, together=True)
+            raise ending(f"{stopped.stop}; {resume}", stopped.interrupted, together=True)
 
     def _result(self, step: int, state: TrainState) -> TrainResult:
-        start = self._begun.step
+        start = self.begun.step
         monitor = self._monitor
         began = self._first_began
         speed = monitor.speed(step - start) if step > start else None
         waited = speed.input_wait * (step - start) / speed.steps_per_second if speed else 0.0
         if speed and speed.input_wait > NOTABLE and waited > NOTABLE_SECONDS:
-            text = (
+            log.warning(
                 "training waited for its input for %.0f %% of the time. input_workers and cache "
-                "may help"
+                "may help: see docs/performance.md",
+                100 * speed.input_wait,
             )
-            log.warning(f"{text}: see docs/performance.md", 100 * speed.input_wait)
         return TrainResult(
             start,
             step,

@@ -5,15 +5,18 @@ What the devices compute for the checks is in gradients.py."""
 
 import contextlib
 import secrets
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import jax
 import numpy as np
 
+from pipeline.commands.program import program
 from pipeline.errors import InfeedError, InputError, NanError
 from pipeline.logs import logger
 from pipeline.sizes import counted
@@ -28,31 +31,24 @@ from trainer.loop.feed import Feeder
 from trainer.loop.job import Job
 from trainer.loop.session import Begun, Session
 from trainer.mesh.batch_spec import batch_struct
-from trainer.mesh.placement import Placement
 from trainer.metrics.labels import OUTSIDE, REMEDY, told_outside
 from trainer.reports.metrics_lines import last_step
 from trainer.reports.progress import ProgressLine, Speed, StepSize
-from trainer.reports.segments import (
-    BadRecords,
-    End,
-    Hint,
-    HistoryLine,
-    Start,
-    append,
-    hint_of,
-    no_hint,
-)
+from trainer.reports.segments import BadRecords, End, HistoryLine, Start, append
 from trainer.reports.workdir import TRAIN
 from trainer.reports.writer import Reports
-from trainer.step.gradients import LOSS, checked_names, finder_of_broken
+from trainer.step.gradients import LOSS, Finder, checked_names, finder_of_broken
 from trainer.step.steps import BAD_LEAF, UNLABELLED
 from trainer.task import TrainState
 
+Hint = Callable[[int], str]
+"""A step -> the end of a sentence, and one that names a command; "" if no command can help."""
 MOST_REASON = 300  # characters
 MOST_IN_A_ROW = 100  # skipped steps; beyond that the model no longer learns
 log = logger("trainer")
 
 
+@dataclass
 class TrainMonitor(AbstractContextManager):
     """Monitors training from the state `begun` to step `end`, as a context manager: leaving it
     closes the reports.
@@ -60,30 +56,28 @@ class TrainMonitor(AbstractContextManager):
     last: every scalar of the last step. unlabelled: rows without a label. productive_seconds: up to
     the last result, see Goodput. hint: ends messages about a step that went wrong."""
 
-    def __init__(
-        self,
-        session: Session,
-        feeder: Feeder,
-        size: StepSize,
-        begun: Begun,
-        end: int | None,
-        *,
-        hint: Hint,
-    ) -> None:
-        config = session.job.config
-        start = begun.step
-        self.check = FiniteCheck(config.on_nan, begun.state, session.job.placement, hint)
+    session: Session
+    feeder: Feeder
+    size: StepSize
+    begun: Begun
+    end: int | None
+    hint: Hint
+
+    def __post_init__(self) -> None:
+        config = self.session.job.config
+        start = self.begun.step
+        names = checked_names(self.begun.state.variables)
+        finder = finder_of_broken(self.session.job.placement)
+        self.check = FiniteCheck(config.on_nan, names, finder, self.hint)
         self.unlabelled = 0
-        self._hint = hint
-        self.reports = Reports(config, TRAIN, start, session.ownership.fence)
+        self.reports = Reports(config, TRAIN, start, self.session.ownership.fence)
         self.last: dict[str, float] = {}
         self.productive_seconds = 0.0
-        self._feeder = feeder
-        self._size = size
-        self._session = session
         self._line = None
         if jax.process_index() == 0:
-            self._line = ProgressLine(start, end, size, config.log_every, slowest=self._slowest)
+            self._line = ProgressLine(
+                start, self.end, self.size, config.log_every, slowest=self._slowest
+            )
         self._step = start
         self._began = time.perf_counter()
         self._shared = self._began, self._busy_seconds
@@ -112,37 +106,40 @@ class TrainMonitor(AbstractContextManager):
                 raise InputError(
                     f"step {result.start + i + 1} has {problem}. No checkpoint contains it; the "
                     "same command resumes from the newest checkpoint. "
-                    f"{REMEDY}{self._hint(result.start + i + 1)}"
+                    f"{REMEDY}{self.hint(result.start + i + 1)}"
                 )
         missing = int(np.sum(result.scalars.pop(UNLABELLED, 0)))
         if missing and not self.unlabelled:
-            text = "training: %s up to step %d had no label; such rows have no part in the loss"
-            log.warning(text, counted(missing, "row"), result.start + result.length)
+            log.warning(
+                "training: %s up to step %d had no label; such rows have no part in the loss",
+                counted(missing, "row"),
+                result.end,
+            )
         self.unlabelled += missing
 
     @property
     def _busy_seconds(self) -> float:
         """That this host has spent on waiting for its input and on work of its own."""
-        return self._feeder.wait_seconds + self._session.activity.host_seconds
+        return self.feeder.wait_seconds + self.session.activity.host_seconds
 
     def _slowest(self) -> dict[str, Any]:
         """The fields of Speed about the slowest host, on host 0, to which the others tell their
         shares."""
-        (before, busy), self._shared = self._shared, (time.perf_counter(), self._busy_seconds)
-        return self._session.supervisor.slowest(
-            (self._shared[1] - busy) / (self._shared[0] - before)
-        )
+        before, busy_before = self._shared
+        now = time.perf_counter()
+        busy = self._busy_seconds
+        self._shared = now, busy
+        return self.session.supervisor.slowest((busy - busy_before) / (now - before))
 
     def _write(self, result: DispatchResult, count: int) -> Speed | None:
         if self._line is None:
-            step = self._step
-            self._step = result.start + result.length
-            every = self._session.job.config.log_every
-            if step // every != self._step // every:
+            every = self.session.job.config.log_every
+            if self._step // every != result.end // every:
                 self._slowest()
+            self._step = result.end
             return None
         loss = float(result.scalars["loss"][-1])
-        speed = self._line.update(result.start + result.length, loss, self._feeder.wait_seconds)
+        speed = self._line.update(result.end, loss, self.feeder.wait_seconds)
         alone = speed is not None  # the last step is reported with the speed
         if count > alone:
             columns = {name: values[: count - alone] for name, values in result.scalars.items()}
@@ -155,16 +152,17 @@ class TrainMonitor(AbstractContextManager):
 
     def speed(self, steps: int) -> Speed:
         """The speed over this many steps, from the first dispatch to the last result."""
-        return Speed.of(steps, self._size, self._seconds, self._feeder.wait_seconds)
+        return Speed.of(steps, self.size, self._seconds, self.feeder.wait_seconds)
 
     @contextmanager
     def away(self) -> Iterator[None]:
         """Excludes the time of the block, which is not training, from the speed."""
         began = time.perf_counter()
         yield
-        self._away += time.perf_counter() - began
+        seconds = time.perf_counter() - began
+        self._away += seconds
         if self._line is not None:
-            self._line.skip(time.perf_counter() - began)
+            self._line.skip(seconds)
 
     @contextmanager
     def saving(self) -> Iterator[None]:
@@ -180,6 +178,7 @@ class TrainMonitor(AbstractContextManager):
         self.reports.__exit__(kind, error, trace)
 
 
+@dataclass
 class Recorder(AbstractContextManager):
     """Records one run. As a context manager, it also writes an end for an error that ends the run.
     run: its identity.
@@ -188,38 +187,38 @@ class Recorder(AbstractContextManager):
     writes nothing. fence: raises if another run owns the work directory by now; then nothing is
     written."""
 
-    def __init__(self, job: Job, source: Input, fence: Callable[[], None]) -> None:
-        self._job = job
-        self._source = source
-        self._fence = fence
-        self._workdir = None if job.config.fast_dev_run else str(job.config.workdir)
-        self._provenance = source.info.provenance
+    job: Job
+    source: Input
+    fence: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        self._workdir = str(self.job.config.workdir)
+        self._provenance = None  # a fast_dev_run leaves no history
+        if not self.job.config.fast_dev_run:
+            self._provenance = self.source.info.provenance
         self._known = set[int]()
         self.run = secrets.token_hex(8)
         self._step = 0
 
-    @property
-    def hint(self) -> Hint:
-        """Names the command that shows the records of a step of this run."""
-        if self._workdir is None or self._provenance is None:
-            return no_hint
-        return hint_of(self._workdir)
+    def hint(self, step: int) -> str:
+        """Names the command that shows the records of a step of this run; see Hint."""
+        if self._provenance is None:
+            return ""
+        command = f"{program('trainer.commands.seen')} {shlex.quote(self._workdir)}"
+        return f". To list its records, run: {command} --step {step}"
 
     def start(self, step: int, position: Any, parent: str | None) -> None:
         """Writes the start of the run after this step, from this position of its input. parent: see
         Start."""
         self._step = step
-        job = self._job
+        job = self.job
         mesh = job.placement.mesh
         count = jax.process_count()
-        axes = job.placement.axes
-        batch = batch_struct(self._source.info.spec)
-        writes = self._workdir is not None and jax.process_index() == 0
         self._write(
             Start(
                 step,
                 _now(),
-                self._source.state(position),
+                self.source.state(position),
                 self._provenance,
                 job.config.to_json(),
                 command=job.command,
@@ -230,9 +229,10 @@ class Recorder(AbstractContextManager):
                 ),
                 run=self.run,
                 parent=parent,
-                reported=last_step(join(job.config.workdir, TRAIN)) if writes else None,
-                batch=axes.map(
-                    lambda x, axis: [str(x.dtype), *x.shape[:axis], 1, *x.shape[axis + 1 :]], batch
+                reported=last_step(join(self._workdir, TRAIN)) if self.job.writes else None,
+                batch=job.placement.axes.map(
+                    lambda x, axis: [str(x.dtype), *x.shape[:axis], 1, *x.shape[axis + 1 :]],
+                    batch_struct(self.source.info.spec),
                 ),
             )
         )
@@ -241,18 +241,14 @@ class Recorder(AbstractContextManager):
         """Notes the last step, and writes the bad records that the input has met since the last
         call."""
         self._step = step
-        quarantine = self._source.info.quarantine
-        if self._workdir is None or self._provenance is None or len(quarantine) == len(self._known):
+        quarantine = self.source.info.quarantine
+        if self._provenance is None or len(quarantine) == len(self._known):
             return
-        new = {bad.record_id: bad.reason for bad in quarantine if bad.record_id not in self._known}
-        self._known |= new.keys()
-        self._fence()
-        append(
-            self._workdir,
-            BadRecords(
-                self._provenance["fingerprint"], {str(number): why for number, why in new.items()}
-            ),
-        )
+        new = [bad for bad in quarantine if bad.record_id not in self._known]
+        self._known.update(bad.record_id for bad in new)
+        self.fence()
+        reasons = {str(bad.record_id): bad.reason for bad in new}
+        append(self._workdir, BadRecords(self._provenance["fingerprint"], reasons))
 
     def end(self, stopped: Decision) -> None:
         """Writes the end of the run. stopped: what ended it early, if anything."""
@@ -263,8 +259,8 @@ class Recorder(AbstractContextManager):
         self._write(End(self._step, _now(), reason[:MOST_REASON]))
 
     def _write(self, line: HistoryLine) -> None:
-        if self._workdir is not None and jax.process_index() == 0:
-            self._fence()
+        if self.job.writes:
+            self.fence()
             append(self._workdir, line)
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
@@ -279,26 +275,26 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+@dataclass
 class FiniteCheck:
-    """Checks the `_bad_leaf` of every step. skipped: how many steps were skipped. hint: ends
-    messages about a step."""
+    """Checks the `_bad_leaf` of every step, a number in the checked `names`. skipped: how many
+    steps were skipped. hint: ends messages about a step."""
 
-    def __init__(
-        self, on_nan: OnNan, state: TrainState, placement: Placement, hint: Hint = no_hint
-    ) -> None:
-        self._broken = finder_of_broken(placement)
-        self._on_nan = on_nan
+    on_nan: OnNan
+    names: list[str]
+    finder: Finder
+    hint: Hint
+
+    def __post_init__(self) -> None:
         self.skipped = 0
         self._in_a_row = 0
-        self._hint = hint
-        self._names = checked_names(state.variables)
 
     def reported(self, bad: np.ndarray) -> int:
         """How many steps of a dispatch to report: all, or up to the broken one that ends the
         run."""
         return (
             int(np.argmax(bad >= 0)) + 1
-            if self._on_nan == "raise" and (bad >= 0).any()
+            if self.on_nan == "raise" and (bad >= 0).any()
             else len(bad)
         )
 
@@ -308,12 +304,12 @@ class FiniteCheck:
         for i, leaf in enumerate(bad.tolist()):
             self._in_a_row = self._in_a_row + 1 if leaf >= 0 else 0
             if leaf >= 0:
-                self._found(result, i, self._names[leaf])
+                self._handle_broken(result, i, self.names[leaf])
 
     def for_save(self, step: int, state: TrainState) -> Callable[[], None]:
         """Begins to look; the result raises NanError if any array of the state is not finite,
         including the optimizer's."""
-        broken = self._broken(state) if self._on_nan != "ignore" else str
+        broken = self.finder(state) if self.on_nan != "ignore" else str
 
         def verify() -> None:
             if name := broken():
@@ -325,26 +321,22 @@ class FiniteCheck:
 
         return verify
 
-    def _found(self, result: DispatchResult, i: int, name: str) -> None:
+    def _handle_broken(self, result: DispatchResult, i: int, name: str) -> None:
         step = result.start + i + 1
         loss = float(result.scalars["loss"][i])
-        what = (
-            f"{name} is {loss}"
-            if name == LOSS
-            else f"{name} is not finite (the loss is {loss:.4g})"
-        )
-        said = f"after step {step} {what}"
-        if self._on_nan == "raise":
+        value = str(loss) if name == LOSS else f"not finite (the loss is {loss:.4g})"
+        problem = f"after step {step} {name} is {value}"
+        if self.on_nan == "raise":
             raise NanError(
-                f"{said}. No checkpoint contains it; the same command resumes from the newest "
+                f"{problem}. No checkpoint contains it; the same command resumes from the newest "
                 "checkpoint. Lower the learning rate, clip the gradient, or skip such steps "
                 "(--on-nan skip). Check the records of that step (each label must be below the "
-                f"number of the model's classes){self._hint(step)}"
+                f"number of the model's classes){self.hint(step)}"
             )
         self.skipped += 1
-        log.warning("%s: skipped the step (%d so far)%s", said, self.skipped, self._hint(step))
+        log.warning("%s: skipped the step (%d so far)%s", problem, self.skipped, self.hint(step))
         if self._in_a_row > MOST_IN_A_ROW:
             raise NanError(
-                f"{said}, as in the {MOST_IN_A_ROW} steps before it. Skipping steps does not help "
-                "here."
+                f"{problem}, as in the {MOST_IN_A_ROW} steps before it. Skipping steps does not "
+                "help here."
             )

@@ -71,9 +71,8 @@ class Placement:
                 f"devices. Allowed: {', '.join(map(str, fitting))}."
             )
         shape = [{DATA: grid.size // positions, **sizes}.get(axis, 1) for axis in AXES]
-        grid = (
-            create_device_mesh(shape, allow_split_physical_axes=True) if devices is None else grid
-        )
+        if devices is None:
+            grid = create_device_mesh(shape, allow_split_physical_axes=True)
         return cls(Mesh(grid.reshape(shape), AXES), axes, rules)
 
     @property
@@ -201,11 +200,9 @@ def split_parameters(
         if (ruled := spec_by(placement.rules, name)) is not None:
             return ruled
         spec = partition(name, shape)
-        return (
-            with_fsdp(spec, shape, placement.mesh.shape[FSDP])
-            if math.prod(shape) >= FLOOR
-            else spec
-        )
+        if math.prod(shape) < FLOOR:
+            return spec
+        return with_fsdp(spec, shape, placement.mesh.shape[FSDP])
 
     shardings = {
         name: placement.sharding(name, shape, spec_of(name, shape))

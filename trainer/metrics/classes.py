@@ -19,12 +19,12 @@ class _OfLogits:
     labels: FromBatch
     logits: FromOutputs
 
-    def _found(self, outputs: Any, batch: Batch) -> tuple[Array, Array]:
+    def _labels_and_scores(self, outputs: Any, batch: Batch) -> tuple[Array, Array]:
         return class_labels(self.labels, outputs, batch), class_logits(self.logits, outputs, batch)
 
     def outside(self, outputs: Any, batch: Batch) -> tuple[Array, str]:
         """See Task."""
-        labels, scores = self._found(outputs, batch)
+        labels, scores = self._labels_and_scores(outputs, batch)
         classes = scores.shape[1]
         return (labels < 0) | (labels >= classes), f"0..{classes - 1}"
 
@@ -49,7 +49,7 @@ class TopK(_OfLogits):
 
     def __call__(self, outputs: Any, batch: Batch) -> Array:
         """bool [b]."""
-        labels, scores = self._found(outputs, batch)
+        labels, scores = self._labels_and_scores(outputs, batch)
         own = labels[:, None]
         classes = scores.shape[1]
         if self.k > classes:
@@ -87,7 +87,7 @@ class ConfusionMatrix(_OfLogits, Metric):
 
     def from_batch(self, outputs: Any, batch: Batch, mask: Array) -> Any:
         """counts int32 [classes, classes]."""
-        labels, scores = self._found(outputs, batch)
+        labels, scores = self._labels_and_scores(outputs, batch)
         # A row that does not count may have any label: 0 is added there, or nothing.
         none = jnp.zeros(scores.shape[1:] * 2, jnp.int32)
         return {"counts": none.at[labels, jnp.argmax(scores, axis=1)].add(mask.astype(jnp.int32))}
@@ -111,7 +111,7 @@ class PerClass(_OfLogits, Metric):
 
     def from_batch(self, outputs: Any, batch: Batch, mask: Array) -> Any:
         """support, predicted, right int32 [classes]."""
-        labels, scores = self._found(outputs, batch)
+        labels, scores = self._labels_and_scores(outputs, batch)
         none = jnp.zeros(scores.shape[1], jnp.int32)
         predicted = jnp.argmax(scores, axis=1)
         counts = mask.astype(jnp.int32)
@@ -138,10 +138,10 @@ class PerClass(_OfLogits, Metric):
         }
 
 
-def share(part: Any, whole: Any) -> np.ndarray:
-    """part / whole, float64; nan if whole is 0."""
-    part, whole = np.broadcast_arrays(part, whole)
-    return np.divide(part, whole, out=np.full(whole.shape, np.nan), where=whole != 0)
+def share(part: Any, total: Any) -> np.ndarray:
+    """part / total, float64; nan if the total is 0."""
+    part, total = np.broadcast_arrays(part, total)
+    return np.divide(part, total, out=np.full(total.shape, np.nan), where=total != 0)
 
 
 def _mean(values: np.ndarray) -> float:

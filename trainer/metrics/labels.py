@@ -48,11 +48,9 @@ def found_in_outputs(where: FromOutputs, outputs: Any, batch: Batch) -> Array:
         return outputs
     if isinstance(outputs, Mapping) and where in outputs:
         return outputs[where]
-    known = (
-        f"a dict of {', '.join(map(repr, outputs))}"
-        if isinstance(outputs, Mapping)
-        else type(outputs).__name__
-    )
+    known = type(outputs).__name__
+    if isinstance(outputs, Mapping):
+        known = f"a dict of {', '.join(map(repr, outputs))}"
     expected = "one array" if where is None else f"a dict with {where!r}"
     raise InputError(
         f"the task's outputs are {known}; expected {expected}. Give one of their keys or a "
@@ -136,11 +134,8 @@ def outside_rows(outputs: Any, batch: Batch, metrics: Metrics) -> dict[str, Arra
 def told_outside(counts: Mapping[str, float]) -> str:
     """The numbers of outside_rows in words, such as "2 records with a label 'city' outside of
     0..1"; or ""."""
-    outside = {
-        name.removeprefix(OUTSIDE): int(count)
-        for name, count in counts.items()
-        if name.startswith(OUTSIDE)
-    }
     return "; ".join(
-        f"{counted(count, 'record')}{what}" for what, count in outside.items() if count
+        f"{counted(int(count), 'record')}{name.removeprefix(OUTSIDE)}"
+        for name, count in counts.items()
+        if name.startswith(OUTSIDE) and int(count)
     )

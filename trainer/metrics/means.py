@@ -125,11 +125,9 @@ def _weighed(
     values: FromBatch, weights: FromBatch | None, outputs: Any, batch: Batch, mask: Array
 ) -> dict[str, Array]:
     each = jnp.asarray(found(values, outputs, batch), jnp.float32)
-    weight = (
-        jnp.ones_like(each)
-        if weights is None
-        else jnp.asarray(found(weights, outputs, batch), jnp.float32)
-    )
+    weight = jnp.ones_like(each)
+    if weights is not None:
+        weight = jnp.asarray(found(weights, outputs, batch), jnp.float32)
     if each.shape != weight.shape or each.shape[:1] != mask.shape:
         raise InputError(
             f"the values have the shape {list(each.shape)} and the weights {list(weight.shape)}; "
@@ -167,13 +165,15 @@ class Regression(Metric):
         low = (y - (high - back)) - (p + back)  # the rounding error of y - p: Knuth's TwoSum
         square, rest = _product(high, high)
         sign = jnp.where(high < 0, -1, 1)
-        pairs: dict[str, tuple[Any, Any]] = {
+        pairs = {
             "y": (y, 0 * y),
             "p": (p, 0 * p),
             "error": (sign * high, sign * low),
+            "yy": _product(y, y),
+            "pp": _product(p, p),
+            "yp": _product(y, p),
+            "squares": (square, rest + 2 * high * low),
         }
-        pairs |= {"yy": _product(y, y), "pp": _product(p, p), "yp": _product(y, p)}
-        pairs["squares"] = square, rest + 2 * high * low
         return {
             "n": integer_sum(mask, mask),
             **{name: pair_sum(*pair, mask) for name, pair in pairs.items()},
@@ -181,10 +181,8 @@ class Regression(Metric):
 
     def compute(self, state: Any) -> Computed:
         """The four numbers."""
-        n, sums = (
-            whole_of(state["n"]),
-            {name: total_of(state[name]) for name in state if name != "n"},
-        )
+        n = whole_of(state["n"])
+        sums = {name: total_of(state[name]) for name in state if name != "n"}
         if not n or not all(map(math.isfinite, sums.values())):
             return dict.fromkeys(("mean_absolute_error", "rmse", "r2", "correlation"), math.nan)
         exact = {name: Fraction(each) for name, each in sums.items()}

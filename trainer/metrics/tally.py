@@ -75,14 +75,13 @@ def blank_padding(
     def blank(leaf: Array, axis: int) -> Array:
         shaped = mask.reshape((1,) * axis + mask.shape + (1,) * (leaf.ndim - axis - 1))
         values = _padding_values(leaf.dtype)
-        return jnp.where(
-            shaped,
-            leaf,
-            values[padding] if isinstance(padding, int) else jnp.asarray(values)[padding],
-        )
+        if not isinstance(padding, int):
+            values = jnp.asarray(values)
+        return jnp.where(shaped, leaf, values[padding])
 
-    own = {key: value for key, value in batch.items() if key.startswith("_")}
-    return axes.map(blank, {key: value for key, value in batch.items() if key not in own}) | own
+    arrays = dict(batch)
+    own = {key: arrays.pop(key) for key in batch if key.startswith("_")}
+    return axes.map(blank, arrays) | own
 
 
 def _padding_values(dtype: Any) -> np.ndarray:
@@ -109,11 +108,10 @@ def per_record(losses: Array, outputs: Any, batch: Batch, metrics: Metrics) -> d
     """The loss, the values of every function and outside_rows as arrays [b]. Raises InputError for
     another shape."""
     values = {"loss": losses}
-    seen = {**batch, LOSSES: losses}
     for name, metric in metrics.items():
         if not isinstance(metric, Metric):
             with _naming(name):
-                values[name] = metric(outputs, seen)
+                values[name] = metric(outputs, {**batch, LOSSES: losses})
     values |= outside_rows(outputs, batch, metrics)
     for name, value in values.items():
         if jnp.shape(value) != batch[MASK].shape:
@@ -145,15 +143,16 @@ def empty_tallies(
     tallies = {}
     neutral = {}
     for name, metric in mergeable(metrics).items():
-        state = _state(name, metric, *blank)
-        leaves = jax.tree.leaves(state)
-        sums = _is_sum(metric)
-        low = [
-            jnp.zeros_like(leaf) if sums and jnp.issubdtype(leaf.dtype, jnp.floating) else None
-            for leaf in leaves
-        ]
-        tallies[name] = Tally(state, low)
-        twice = jax.tree.leaves(_merged(name, metric, tallies[name], state).state)
+        with _naming(name):
+            state = _state(metric, *blank)
+            leaves = jax.tree.leaves(state)
+            sums = _is_sum(metric)
+            low = [
+                jnp.zeros_like(leaf) if sums and jnp.issubdtype(leaf.dtype, jnp.floating) else None
+                for leaf in leaves
+            ]
+            tallies[name] = Tally(state, low)
+            twice = jax.tree.leaves(_merged(metric, tallies[name], state).state)
         same = [jnp.array_equal(a, b, equal_nan=True) for a, b in zip(leaves, twice, strict=True)]
         neutral[name] = jnp.all(jnp.array(same))
     return tallies, neutral
@@ -163,10 +162,12 @@ def counted(
     tallies: Mapping[str, Tally], losses: Array, outputs: Any, batch: Batch, metrics: Metrics
 ) -> dict[str, Tally]:
     """The tallies after adding this batch's rows that count and have their label."""
-    return {
-        name: _merged(name, metric, tallies[name], _state(name, metric, losses, outputs, batch))
-        for name, metric in mergeable(metrics).items()
-    }
+    after = {}
+    for name, metric in mergeable(metrics).items():
+        with _naming(name):
+            state = _state(metric, losses, outputs, batch)
+            after[name] = _merged(metric, tallies[name], state)
+    return after
 
 
 def computed(
@@ -178,12 +179,10 @@ def computed(
     arrays: dict[str, np.ndarray] = {}
     for name, metric in mergeable(metrics).items():
         with _naming(name):
-            value = metric.compute(_whole(*tallies[name]))
-        parts = (
-            {f"{name}/{key}": part for key, part in value.items()}
-            if isinstance(value, Mapping)
-            else {name: value}
-        )
+            value = metric.compute(_widened(*tallies[name]))
+        parts = {name: value}
+        if isinstance(value, Mapping):
+            parts = {f"{name}/{key}": part for key, part in value.items()}
         for key, part in parts.items():
             array = np.asarray(part)
             if array.dtype.kind not in "biuf":
@@ -203,7 +202,7 @@ def totals_counted(tallies: Mapping[str, Any], metrics: Metrics) -> dict[str, Ma
     totals = {}
     for name, metric in mergeable(metrics).items():
         with _naming(name):
-            totals[name] = metric.totals(_whole(*tallies[name]))
+            totals[name] = metric.totals(_widened(*tallies[name]))
     return totals
 
 
@@ -216,11 +215,9 @@ def _naming(name: str) -> Iterator[None]:
         raise
 
 
-def _state(name: str, metric: Metric, losses: Array, outputs: Any, batch: Batch) -> Any:
-    with _naming(name):
-        return jax.tree.map(
-            _wide, metric.from_batch(outputs, {**batch, LOSSES: losses}, counting(batch) > 0)
-        )
+def _state(metric: Metric, losses: Array, outputs: Any, batch: Batch) -> Any:
+    state = metric.from_batch(outputs, {**batch, LOSSES: losses}, counting(batch) > 0)
+    return jax.tree.map(_wide, state)
 
 
 def _wide(leaf: Any) -> Array:
@@ -239,20 +236,18 @@ def _is_sum(metric: Metric) -> bool:
     return type(metric).merge is Metric.merge
 
 
-def _merged(name: str, metric: Metric, tally: Tally, state: Any) -> Tally:
+def _merged(metric: Metric, tally: Tally, state: Any) -> Tally:
     if _is_sum(metric):
         leaves, tree = jax.tree.flatten(tally.state)
-        added = [
-            _add(*leaf) for leaf in zip(leaves, tally.low, jax.tree.leaves(state), strict=True)
-        ]
-        return Tally(tree.unflatten([total for total, _ in added]), [low for _, low in added])
-    with _naming(name):
-        merged = jax.tree.map(_wide, metric.merge(tally.state, state))
-        if _kinds(merged) != _kinds(state):
-            raise InputError(
-                f"merge returns {_kinds(merged)} for two states {_kinds(state)}. It must return "
-                "the same structure."
-            )
+        parts = zip(leaves, tally.low, jax.tree.leaves(state), strict=True)
+        sums = [_add(*part) for part in parts]
+        return Tally(tree.unflatten([total for total, _ in sums]), [low for _, low in sums])
+    merged = jax.tree.map(_wide, metric.merge(tally.state, state))
+    if _kinds(merged) != _kinds(state):
+        raise InputError(
+            f"merge returns {_kinds(merged)} for two states {_kinds(state)}. It must return the "
+            "same structure."
+        )
     return Tally(merged, tally.low)
 
 
@@ -274,7 +269,7 @@ def _add(total: Array, low: Array | None, value: Array) -> tuple[Array, Array | 
     return after, rest - (after - rounded)
 
 
-def _whole(state: Any, lows: list[np.ndarray | None]) -> Any:
+def _widened(state: Any, lows: list[np.ndarray | None]) -> Any:
     leaves, tree = jax.tree.flatten(state)
     return tree.unflatten([_widest(leaf, low) for leaf, low in zip(leaves, lows, strict=True)])
 
@@ -282,6 +277,6 @@ def _whole(state: Any, lows: list[np.ndarray | None]) -> Any:
 def _widest(leaf: np.ndarray, low: np.ndarray | None) -> np.ndarray:
     if leaf.dtype.kind != "f":
         return leaf.astype(np.int64)
-    whole = leaf.astype(np.float64)
+    total = leaf.astype(np.float64)
     # An infinite sum has no rounding error.
-    return whole if low is None else np.where(np.isfinite(whole), whole + low, whole)
+    return total if low is None else np.where(np.isfinite(total), total + low, total)

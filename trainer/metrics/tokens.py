@@ -53,9 +53,8 @@ class BitsPerByte(Metric):
         """nats and bytes, float32 [2]: see float_sum and integer_sum."""
         nats = found_in_outputs(self.nats, outputs, batch)
         counts = _counts(self.counts, nats, outputs, batch, mask)
-        sizes = _integers(
-            "num_bytes", rows("num_bytes", found(self.num_bytes, outputs, batch), batch)
-        )
+        sizes = rows("num_bytes", found(self.num_bytes, outputs, batch), batch)
+        _check_integers("num_bytes", sizes)
         return {"nats": float_sum(nats, counts), "bytes": integer_sum(sizes, mask)}
 
     def compute(self, state: Any) -> Computed:
@@ -87,7 +86,8 @@ class TokenAccuracy(Metric):
     def from_batch(self, outputs: Any, batch: Batch, mask: Array) -> Any:
         """right and tokens, float32 [2]: see integer_sum."""
         logits = found_in_outputs(self.logits, outputs, batch)
-        targets = _integers("targets", found(self.targets, outputs, batch))
+        targets = jnp.asarray(found(self.targets, outputs, batch))
+        _check_integers("targets", targets)
         counts = _counts(self.counts, targets, outputs, batch, mask)
         if logits.shape[:-1] != targets.shape:
             raise InputError(
@@ -119,8 +119,6 @@ def _counts(where: FromBatch, values: Any, outputs: Any, batch: Batch, mask: Arr
     return counts & mask[:, None]
 
 
-def _integers(name: str, values: Any) -> Array:
-    values = jnp.asarray(values)
+def _check_integers(name: str, values: Array) -> None:
     if not jnp.issubdtype(values.dtype, jnp.integer):
         raise InputError(f"the {name} are {values.dtype}; expected integers.")
-    return values

@@ -105,8 +105,8 @@ class LstmLanguageModel(nnx.Module):
         vocabulary_size: int,
         rngs: nnx.Rngs,
         *,
-        layers: int = 2,
-        width: int = 256,
+        layers: int,
+        width: int,
         dropout: float = 0.0,
     ) -> None:
         self.width = width

@@ -2,8 +2,9 @@
 fall."""
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -42,39 +43,30 @@ def make_optimizer(config: OptimizerConfig, run: Run | None) -> optax.GradientTr
             learning_rate=rate
         )
     )
+    rates = partial(_group_tree, config, lambda group: group.rate)
     if config.rates:
-        parts.append(
-            optax.stateless(
-                lambda updates, _: optax.tree.mul(updates, _group_tree(config, updates, _rate))
-            )
-        )
-    whole = optax.chain(*parts)
+        parts.append(optax.stateless(lambda updates, _: optax.tree.mul(updates, rates(updates))))
+    optimizer = optax.chain(*parts)
     if config.freeze:
-        kinds: dict[Hashable, optax.GradientTransformation] = {
-            TRAINED: whole,
-            FROZEN: optax.set_to_zero(),
-        }
-        whole = optax.partition(kinds, lambda params: _group_tree(config, params, _kind))
+        kinds = partial(_group_tree, config, lambda group: TRAINED if group.rate else FROZEN)
+        optimizer = optax.partition({TRAINED: optimizer, FROZEN: optax.set_to_zero()}, kinds)
 
     def init(params: Any) -> Any:
-        if names := named_leaves(
-            params
-        ).keys():  # none, where optax asks which statistics are like parameters
+        # none, where optax asks which statistics are like parameters
+        if names := named_leaves(params).keys():
             patterns = (*config.freeze, *config.no_decay, *(pattern for pattern, _ in config.rates))
             check_patterns(patterns, names, "parameter")
-        return whole.init(params)
+        return optimizer.init(params)
 
-    return optax.GradientTransformation(init, whole.update)
+    return optax.GradientTransformation(init, optimizer.update)
 
 
 def learning_rate(config: OptimizerConfig, run: Run) -> optax.Schedule:
     """Maps finished steps to the learning rate of the next. Raises OptionError if the warm-up is
     too long."""
     ratio = run.global_batch_size / config.base_batch_size
-    highest = (
-        config.learning_rate
-        * {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[config.scaling]
-    )
+    scales = {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}
+    highest = config.learning_rate * scales[config.scaling]
     warmup = steps_of(config.warmup, run)
     if warmup >= run.max_steps and config.schedule != "constant":
         raise OptionError(
@@ -82,11 +74,9 @@ def learning_rate(config: OptimizerConfig, run: Run) -> optax.Schedule:
             "Shorten it."
         )
     after = _after_warmup(config, run, highest, warmup)
-    return (
-        optax.join_schedules([optax.linear_schedule(0.0, highest, warmup), after], [warmup])
-        if warmup
-        else after
-    )
+    if not warmup:
+        return after
+    return optax.join_schedules([optax.linear_schedule(0.0, highest, warmup), after], [warmup])
 
 
 def _after_warmup(config: OptimizerConfig, run: Run, highest: float, warmup: int) -> optax.Schedule:
@@ -109,9 +99,7 @@ def _after_warmup(config: OptimizerConfig, run: Run, highest: float, warmup: int
 
 
 def _rule(config: OptimizerConfig, rate: Any) -> optax.GradientTransformation:
-    def decayed(params: Any) -> Any:
-        return _group_tree(config, params, lambda group: group.decays)
-
+    decayed = partial(_group_tree, config, lambda group: group.decays)
     betas = (config.beta1, config.beta2)
     decay = config.weight_decay
     match config.optimizer:
@@ -133,19 +121,9 @@ def _rule(config: OptimizerConfig, rate: Any) -> optax.GradientTransformation:
             )
         case "sgd":
             momentum = optax.sgd(rate, config.momentum or None, config.nesterov)
-            return (
-                optax.chain(optax.add_decayed_weights(decay, decayed), momentum)
-                if decay
-                else momentum
-            )
-
-
-def _kind(group: ParameterGroup) -> str:
-    return TRAINED if group.rate else FROZEN
-
-
-def _rate(group: ParameterGroup) -> float:
-    return group.rate
+            if not decay:
+                return momentum
+            return optax.chain(optax.add_decayed_weights(decay, decayed), momentum)
 
 
 def groups_of(
@@ -156,7 +134,7 @@ def groups_of(
 
 
 def _group_tree(
-    config: OptimizerConfig, params: Any, of_group: Callable[[ParameterGroup], Any]
+    config: OptimizerConfig, of_group: Callable[[ParameterGroup], Any], params: Any
 ) -> Any:
     """A tree like `params` with what of_group returns for the group of each."""
     return jax.tree_util.tree_map_with_path(

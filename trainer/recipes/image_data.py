@@ -135,25 +135,23 @@ def image_data(config: Any, description: Description | None) -> ImageData:
         )
     num_classes = config.num_classes or labels.count
     if num_classes < 2:
-        there = f"only the class {labels.names[0]!r}" if labels.names else "no class names"
-        raise OptionError(f"{config.data_name} has {there} for {label!r}. Give --num-classes.")
+        names = f"only the class {labels.names[0]!r}" if labels.names else "no class names"
+        raise OptionError(f"{config.data_name} has {names} for {label!r}. Give --num-classes.")
     channels = 1 if schema.features[image].channels == 1 else 3
     log.info("images: %r, labels: %r, %d classes%s", image, label, num_classes, _some(labels.names))
     return ImageData(image, channels, label, labels.base, num_classes, labels.names)
 
 
 def _image_key(config: Any, schema: Schema) -> str:
-    bytes_features = {
-        key: feature for key, feature in schema.features.items() if feature.dtype == "bytes"
-    }
+    keys = [key for key, feature in schema.features.items() if feature.dtype == "bytes"]
     if config.image_key is not None:
-        return _known("--image-key", config.image_key, bytes_features, "a feature of bytes")
-    images = [key for key, feature in bytes_features.items() if feature.content == "image"]
+        return _known("--image-key", config.image_key, keys, "a feature of bytes")
+    images = [key for key in keys if schema.features[key].content == "image"]
     if len(images) != 1:
         listed = ", ".join(map(repr, images)) or "none"
         hint = "Rows of tokens are for the recipes byte_lm and char_lm."
-        if bytes_features:
-            hint = f"Give --image-key, one of: {', '.join(sorted(bytes_features))}."
+        if keys:
+            hint = f"Give --image-key, one of: {', '.join(sorted(keys))}."
         raise OptionError(
             f"{config.data_name}: the image features are {listed}; expected exactly one. {hint} "
             "Other data need a recipe of your own: docs/recipes.md."
@@ -162,11 +160,11 @@ def _image_key(config: Any, schema: Schema) -> str:
 
 
 def _label_key(config: Any, schema: Schema, labels: Labels | None) -> str:
-    integers = {
-        key: feature
+    integers = [
+        key
         for key, feature in schema.features.items()
         if (feature.dtype, feature.shape) == ("int64", ())
-    }
+    ]
     if config.label_key is not None:
         return _known("--label-key", config.label_key, integers, "one integer per record")
     if labels is not None and labels.key in integers:
@@ -177,7 +175,7 @@ def _label_key(config: Any, schema: Schema, labels: Labels | None) -> str:
             f"{', '.join(sorted(integers)) or 'none'}; expected exactly one as the label. Give "
             "--label-key."
         )
-    return next(iter(integers))
+    return integers[0]
 
 
 def _known(flag: str, key: str, allowed: Iterable[str], kind: str) -> str:
@@ -192,10 +190,10 @@ def _some(names: tuple[str, ...]) -> str:
 
 def file_name_key(schema: Schema) -> str | None:
     """The feature that holds the name of an image's file; None if there is none."""
-    features = schema.features
-    return next(
-        (key for key in FILE_NAME_KEYS if key in features and features[key].dtype == "bytes"), None
-    )
+    for key in FILE_NAME_KEYS:
+        if key in schema.features and schema.features[key].dtype == "bytes":
+            return key
+    return None
 
 
 class FileNames:

@@ -159,17 +159,20 @@ class Config(DataRecipe):
         from trainer.models.resnet import RESNETS, ResNet
         from trainer.models.small import SmallCnn
 
-        classes = self.image_data.num_classes
-        channels = self.image_data.channels
+        data = self.image_data
         if self.model == "cnn":
-            return SmallCnn(classes, (self.size, self.size, channels), rngs, self.widths)
-        return ResNet(RESNETS[self.model], classes, rngs, channels=channels, bn_span=self.bn_span)
+            shape = (self.size, self.size, data.channels)
+            return SmallCnn(data.num_classes, shape, rngs, self.widths)
+        shape = RESNETS[self.model]
+        channels = data.channels
+        return ResNet(shape, data.num_classes, rngs, channels=channels, bn_span=self.bn_span)
 
     def _on_device(self) -> "Augment | None":
         from trainer.augment import color_jitter, cutmix, mixup, one_hot, random_erasing
         from trainer.recipes.tasks import SOFT_LABELS
 
         data = self.image_data
+        mixes = self.mixup or self.cutmix or self.label_smoothing
 
         def augment(batch: "Batch") -> "Batch":
             if x := self.color_jitter:
@@ -177,14 +180,13 @@ class Config(DataRecipe):
                 batch = color_jitter(batch, IMAGE, brightness=x, contrast=x, saturation=saturation)
             if self.random_erasing:
                 batch = random_erasing(batch, IMAGE, probability=self.random_erasing)
-            if self.mixup or self.cutmix or self.label_smoothing:
-                smoothing = self.label_smoothing
+            if mixes:
                 batch = one_hot(
                     batch,
                     data.label,
                     data.num_classes,
                     base=data.base,
-                    smoothing=smoothing,
+                    smoothing=self.label_smoothing,
                     into=SOFT_LABELS,
                 )
             if self.mixup:
@@ -193,14 +195,7 @@ class Config(DataRecipe):
                 batch = cutmix(batch, IMAGE, SOFT_LABELS, alpha=self.cutmix)
             return batch
 
-        changes = (
-            self.color_jitter,
-            self.random_erasing,
-            self.mixup,
-            self.cutmix,
-            self.label_smoothing,
-        )
-        return augment if any(changes) else None
+        return augment if self.color_jitter or self.random_erasing or mixes else None
 
     def train_input(self) -> Any:
         """Augmented images: image uint8 [b, size, size, channels], and the label int32 [b]."""
@@ -251,15 +246,13 @@ class Config(DataRecipe):
         }
         if self._file_names and index is not None:
             names["file"] = self._file_names[index]
-        return {**values, **{key: name for key, name in names.items() if name is not None}}
+        return values | {key: name for key, name in names.items() if name is not None}
 
     @cached_property
     def _file_names(self) -> FileNames | None:
-        records = self.eval_records
-        key = (
-            file_name_key(records.info.layout) if isinstance(records.info.layout, Schema) else None
-        )
-        return FileNames(records, key) if key and records.info.whole_files is None else None
+        info = self.eval_records.info
+        key = file_name_key(info.layout) if isinstance(info.layout, Schema) else None
+        return FileNames(self.eval_records, key) if key and info.whole_files is None else None
 
     def central_crop(self) -> Any:
         """The op of evaluation: 7/8 of the shorter side, such as 224 of 256 pixels."""

@@ -137,8 +137,9 @@ def raw_image(layout: Any, key: str, data: bytes, *, upright: bool) -> "Mapping[
 
     if layout.name in OF_IMAGENET and not upright:
         return {key: to_rgb_jpeg(data, "decode").data}
-    kept = layout.name not in OF_PHOTOGRAPHS and data.startswith(PNG_MAGIC)
-    return {key: data if kept else ToJpeg("decode", apply_orientation=upright)(data).data}
+    if layout.name in OF_PHOTOGRAPHS or not data.startswith(PNG_MAGIC):
+        data = ToJpeg("decode", apply_orientation=upright)(data).data
+    return {key: data}
 
 
 def fitting_span(bn_span: int, trainer: TrainerConfig, tiny: bool) -> int:

@@ -135,12 +135,14 @@ class PackedText(DataRecipe):
         tokenizer = self.text_info.tokenizer
         (tokens,) = tokenizer.encode_batch([self.prompt])
         if tokenizer.unknown is not None and tokenizer.unknown in tokens:
-            unknown = {
-                each
-                for each in self.prompt
-                if tokenizer.unknown in tokenizer.encode_batch([each])[0]
-            }
-            what = f"characters ({', '.join(map(repr, sorted(unknown)))})" if unknown else "words"
+            characters = sorted(set(self.prompt))
+            encoded = tokenizer.encode_batch(characters)
+            unknown = [
+                repr(character)
+                for character, tokens in zip(characters, encoded, strict=True)
+                if tokenizer.unknown in tokens
+            ]
+            what = f"characters ({', '.join(unknown)})" if unknown else "words"
             raise OptionError(
                 f"prompt={self.prompt!r} has {what} that the tokenizer of {self.data_name} does "
                 "not know. Leave them out."
@@ -151,20 +153,22 @@ class PackedText(DataRecipe):
     def sample_length(self) -> int:
         """Tokens of a sample, with the start token. Raises OptionError if they do not fit into a
         row: the model was trained on no longer segments."""
-        given = len(self.prompt_tokens)
+        prompt = len(self.prompt_tokens)
         length = self.text_info.sequence_length
-        if given >= length:
+        if prompt >= length:
             raise OptionError(
-                f"the prompt has {given - 1} tokens; at most {length - 2} leave room for another "
+                f"the prompt has {prompt - 1} tokens; at most {length - 2} leave room for another "
                 f"one in the {length} tokens of a row of {self.data_name}. Give a shorter one."
             )
-        if self.num_tokens is not None and given + self.num_tokens > length:
+        if self.num_tokens is None:
+            return length
+        if prompt + self.num_tokens > length:
             raise OptionError(
-                f"num_tokens={self.num_tokens} after a prompt of {given - 1} tokens does not fit "
+                f"num_tokens={self.num_tokens} after a prompt of {prompt - 1} tokens does not fit "
                 f"into the {length} tokens of a row of {self.data_name}. Give at most "
-                f"{length - given}."
+                f"{length - prompt}."
             )
-        return length if self.num_tokens is None else given + self.num_tokens
+        return prompt + self.num_tokens
 
     def tiny_records(self, split: str) -> "Records":
         """See tiny_text."""
@@ -209,7 +213,6 @@ class PackedText(DataRecipe):
         import jax
 
         tokenizer = self.text_info.tokenizer
-        given = len(self.prompt_tokens)
         # Every row of a batch takes as long as a sample: as few as the devices allow.
         devices = jax.device_count()
         most = trainer.config.eval_batch_size or trainer.config.global_batch_size
@@ -219,11 +222,7 @@ class PackedText(DataRecipe):
             self._prompts, checkpoint_path=self.checkpoint_path, gather=True
         ):
             tokens = record["tokens"].tolist()
-            end = (
-                tokens.index(tokenizer.end, given)
-                if tokenizer.end in tokens[given:]
-                else len(tokens)
-            )
+            end = [*tokens, tokenizer.end].index(tokenizer.end, len(self.prompt_tokens))
             yield tokenizer.decode(tokens[1:end])
 
     def _prompts(self, ctx: "InputContext") -> Iterable[Mapping[str, Any]]:
@@ -231,19 +230,13 @@ class PackedText(DataRecipe):
         ctx.global_batch_size."""
         import numpy as np
 
-        rows = np.concatenate(
-            [
-                np.arange(part.start, part.stop)
-                for part in ctx.hosts.host_rows(ctx.global_batch_size)
-            ]
-        )
+        rows = np.concatenate(list(map(np.array, ctx.hosts.host_rows(ctx.global_batch_size))))
         for start in range(0, self.num_samples, ctx.global_batch_size):
             numbers = (start + rows).astype(np.int32)
-            mask = (numbers < self.num_samples).astype(np.float32)
             yield {
                 "prompt": np.tile(self.prompt_tokens, (len(rows), 1)),
                 "number": numbers,
-                "_mask": mask,
+                "_mask": (numbers < self.num_samples).astype(np.float32),
             }
 
 

@@ -65,7 +65,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Digits(LabelledImages):
+class _Shifted(LabelledImages):
+    shift_pixels: int = 3
+    """Shift training images by up to this many pixels in each direction."""
+
+    def augmentation(self) -> "Sequence[Op]":
+        """Shifts."""
+        from pipeline.ops import RandomShift
+
+        return [RandomShift(IMAGE, pixels=self.shift_pixels)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Digits(_Shifted):
     """Trains a small CNN on handwritten digits, then evaluates one exact epoch of the validation
     split."""
 
@@ -73,8 +85,6 @@ class Digits(LabelledImages):
     encoding: ClassVar[Encoding] = "jpeg"
     label_base = 1  # the tpu schema keeps 0 for the background
 
-    shift_pixels: int = 3
-    """Shift training images by up to this many pixels in each direction."""
     optimizer: OptimizerConfig = OptimizerConfig(learning_rate=3e-3, weight_decay=1e-4)
     trainer: TrainerConfig = settings(
         eval_batch_size=128, iterations_per_loop=20, max_steps=600, checkpoint_every_steps=200
@@ -86,21 +96,14 @@ class Digits(LabelledImages):
 
         return SmallCnn(self.num_classes, self.image_shape, rngs)
 
-    def augmentation(self) -> "Sequence[Op]":
-        """Shifts."""
-        from pipeline.ops import RandomShift
-
-        return [RandomShift(IMAGE, pixels=self.shift_pixels)]
-
 
 @dataclass(frozen=True, kw_only=True)
-class Mnist(LabelledImages):
+class Mnist(_Shifted):
     """Trains a CNN on MNIST, then evaluates one exact epoch of the test split."""
 
     image_shape = (28, 28, 1)
 
     shift_pixels: int = 2
-    """Shift training images by up to this many pixels in each direction."""
     widths: tuple[int, ...] = (32, 64)
     """Channels of the convolutions; the pooling after each one halves the image."""
     hidden: int = 128
@@ -130,12 +133,6 @@ class Mnist(LabelledImages):
 
         return PoolingCnn(self.num_classes, self.image_shape, rngs, self.widths, self.hidden)
 
-    def augmentation(self) -> "Sequence[Op]":
-        """Shifts."""
-        from pipeline.ops import RandomShift
-
-        return [RandomShift(IMAGE, pixels=self.shift_pixels)]
-
 
 @dataclass(frozen=True, kw_only=True)
 class FashionMnist(Mnist):
@@ -156,7 +153,8 @@ class FashionMnist(Mnist):
         """Shifts and mirror images."""
         from pipeline.ops import RandomFlip
 
-        return [*super().augmentation(), *([RandomFlip(IMAGE)] if self.mirror else [])]
+        shifts = super().augmentation()
+        return [*shifts, RandomFlip(IMAGE)] if self.mirror else shifts
 
 
 @dataclass(frozen=True, kw_only=True)

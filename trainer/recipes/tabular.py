@@ -74,14 +74,17 @@ class Config(DataRecipe):
     @cached_property
     def inputs(self) -> Mapping[str, int]:
         """The columns to predict from, and how many values each has."""
-        chosen = {self._column("columns", name) for name in self.columns or self._sizes} - {
-            self.predicted
+        names = {self._column("columns", name) for name in self.columns or self._sizes}
+        inputs = {
+            name: size
+            for name, size in self._sizes.items()
+            if name in names and name != self.predicted
         }
-        if not chosen:
+        if not inputs:
             raise OptionError(
                 f"a model needs at least one column besides the target {self.predicted!r}."
             )
-        return {name: size for name, size in self._sizes.items() if name in chosen}
+        return inputs
 
     def _column(self, option: str, name: str) -> str:
         if name not in self._sizes:
@@ -95,10 +98,11 @@ class Config(DataRecipe):
     @cached_property
     def _sizes(self) -> Mapping[str, int]:
         features = self.description.schema.features if self.description else {}
-        sizes = {
-            name: features[name].num_values or 0 for name in self.statistics if name in features
+        return {
+            name: size
+            for name in self.statistics
+            if name in features and (size := features[name].num_values)
         }
-        return {name: size for name, size in sizes.items() if size}
 
     @property
     def _classes(self) -> Mapping[str, int]:
@@ -117,11 +121,11 @@ class Config(DataRecipe):
     @cached_property
     def row_classes(self) -> Mapping[str, Mapping[str, int]]:
         """The classes of the inputs; see DataRecipe.row_classes."""
-        return {
-            name: {each: number for number, each in enumerate(classes)}
-            for name in self.inputs
-            if (classes := self.statistics[name].categories)
-        }
+        numbers = dict[str, dict[str, int]]()
+        for name in self.inputs:
+            if classes := self.statistics[name].categories:
+                numbers[name] = dict(zip(classes, range(len(classes)), strict=True))
+        return numbers
 
     def row_schema(self, schema: Schema) -> Schema:
         """Numbers are float32, as in the model: int64 has no value for a missing one."""
@@ -159,8 +163,7 @@ class Config(DataRecipe):
         """The inputs and the target."""
         from pipeline.datasets import train_dataset
 
-        keys = (*self.inputs, self.predicted)
-        return train_dataset(self.train_records, keys=keys)
+        return train_dataset(self.train_records, keys=(*self.inputs, self.predicted))
 
     def eval_input(self) -> Any:
         """Like train_input, in order."""
@@ -217,14 +220,12 @@ class Config(DataRecipe):
         metrics = (
             {"accuracy": Accuracy(target)} if self._classes else {"regression": Regression(target)}
         )
-        optimizer = make_optimizer(self.optimizer, self.run)
-        aim = Target(target, len(self._classes) or None)
         return nnx_task(
             self.model,
             loss,
-            optimizer,
+            make_optimizer(self.optimizer, self.run),
             metrics,
             predict,
             precision=self.trainer.precision,
-            target=aim,
+            target=Target(target, len(self._classes) or None),
         )

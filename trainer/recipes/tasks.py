@@ -55,27 +55,23 @@ def classifier_task(
         logits = model(batch[IMAGE], batch[MASK])
         if SOFT_LABELS in batch:
             return optax.softmax_cross_entropy(logits, batch[SOFT_LABELS]), logits
-        return optax.softmax_cross_entropy_with_integer_labels(
-            logits, labels(logits, batch)
-        ), logits
+        own = labels(logits, batch)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, own), logits
 
     def predict(model: Any, batch: Batch) -> dict[str, Array]:
         probabilities = jax.nn.softmax(model(batch[IMAGE], batch[MASK]))
         best = jnp.argmax(probabilities, axis=-1) + target.base
-        given = {"label": batch[target.key]} if target.key in batch else {}
-        return {"class": best, **given, "probability": probabilities.max(axis=-1)}
+        label = {"label": batch[target.key]} if target.key in batch else {}
+        return {"class": best, **label, "probability": probabilities.max(axis=-1)}
 
-    metrics = {"accuracy": Accuracy(labels)} | ({"top5_accuracy": TopK(5, labels)} if top5 else {})
-    optimizer = make_optimizer(config.optimizer, config.run)
-    precision = config.trainer.precision
     return nnx_task(
         make_model,
         loss,
-        optimizer,
-        metrics,
+        make_optimizer(config.optimizer, config.run),
+        {"accuracy": Accuracy(labels)} | ({"top5_accuracy": TopK(5, labels)} if top5 else {}),
         predict,
         augment=augment,
-        precision=precision,
+        precision=config.trainer.precision,
         target=target,
     )
 
@@ -131,29 +127,28 @@ def text_task(config: Any) -> Task:
         }
 
     def sample(model: Any, batch: Batch) -> dict[str, Array]:
-        keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(config.trainer.seed)))(
-            batch["number"]
-        )
-        length = config.sample_length
-        end = config.text_info.tokenizer.end
+        key_of = partial(jax.random.fold_in, jax.random.key(config.trainer.seed))
         tokens = sampled(
-            model, batch["prompt"], keys, length=length, temperature=config.temperature, end=end
+            model,
+            batch["prompt"],
+            jax.vmap(key_of)(batch["number"]),
+            length=config.sample_length,
+            temperature=config.temperature,
+            end=config.text_info.tokenizer.end,
         )
         return {"tokens": tokens}
 
-    make_model = partial(config.model, vocabulary_size=config.text_info.tokenizer.vocabulary_size)
-    predictions = sample if config.mode == "sample" else predict
     metrics = {
         "bits_per_byte": BitsPerByte(counts, "nats"),
         "perplexity": Perplexity(counts, lambda outputs, _: outputs["nats"]),
         "token_accuracy": TokenAccuracy(targets, counts, "logits"),
     }
     return nnx_task(
-        make_model,
+        partial(config.model, vocabulary_size=config.text_info.tokenizer.vocabulary_size),
         loss,
         make_optimizer(config.optimizer, config.run),
         metrics,
-        predictions,
+        sample if config.mode == "sample" else predict,
         precision=config.trainer.precision,
         independent_rows=not config.dropout,
     )
@@ -181,12 +176,12 @@ def sampled(
     prompts: int [b, tokens], with the start token. keys: a random key per row, from which its
     tokens follow, whatever else is in the batch. temperature: what logits are divided by; 0 takes
     the most likely token. The loop stops once every row has ended."""
-    rows, given = prompts.shape
-    tokens = jnp.full((rows, length), end, jnp.int32).at[:, :given].set(prompts)
+    rows, prompted = prompts.shape
+    tokens = jnp.full((rows, length), end, jnp.int32).at[:, :prompted].set(prompts)
 
     def goes_on(carry: tuple[Array, Array, Any]) -> Array:
         position, tokens, _ = carry
-        ended = (position >= given) & jnp.all(tokens[:, position] == end)
+        ended = (position >= prompted) & jnp.all(tokens[:, position] == end)
         return (position + 1 < length) & ~ended
 
     def step(carry: tuple[Array, Array, Any]) -> tuple[Array, Array, Any]:
@@ -194,8 +189,8 @@ def sampled(
         now = tokens[:, position]
         logits, state = model.step(now, position, state)
         chosen = _chosen(logits, keys, position, temperature)
-        chosen = jnp.where((position >= given) & (now == end), end, chosen)
-        following = jnp.where(position + 1 < given, tokens[:, position + 1], chosen)
+        chosen = jnp.where((position >= prompted) & (now == end), end, chosen)
+        following = jnp.where(position + 1 < prompted, tokens[:, position + 1], chosen)
         return position + 1, tokens.at[:, position + 1].set(following), state
 
     carry = (jnp.int32(0), tokens, model.start_state(rows, length))
@@ -224,12 +219,11 @@ def tiny_text(split: str, info: TextInfo) -> ExampleRecords:
     row = (info.sequence_length,)
     features = {name: Feature("int64", row) for name in ("tokens", "segment_ids", "positions")}
     schema = Schema("packed_text", {**features, "num_bytes": Feature("int64")})
-    rows = [*_rows(split, info)]
+    examples, counts = zip(*_rows(split, info), strict=True)
     totals = {
-        "num_bytes": sum(fields["num_bytes"] for fields, _ in rows),
-        "num_tokens": sum(count for _, count in rows),
+        "num_bytes": sum(example["num_bytes"] for example in examples),
+        "num_tokens": sum(counts),
     }
-    examples = (fields for fields, _ in rows)
     description = Description(schema, text=info)
     return ExampleRecords(
         f"{split} (--tiny)", schema, examples, totals=totals, description=description
@@ -250,17 +244,18 @@ def _rows(split: str, info: TextInfo) -> Iterator[tuple[Mapping[str, Any], int]]
                 break
             number += 1
             tokens[at:after] = [info.tokenizer.start, *encoded, info.tokenizer.end]
-            segments[at:after], positions[at:after] = number, range(after - at)
+            segments[at:after] = number
+            positions[at:after] = range(after - at)
             at = after
-            size = size + len(text.encode())
+            size += len(text.encode())
             text = _document(rng)
-        fields = {
+        example = {
             "tokens": tokens,
             "segment_ids": segments,
             "positions": positions,
             "num_bytes": size,
         }
-        yield fields, at - number
+        yield example, at - number
 
 
 def _document(rng: np.random.Generator) -> str:

@@ -12,6 +12,8 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -78,6 +80,7 @@ class FileSink:
             self._file.close()
 
 
+@dataclass
 class PartsSink:
     """Writes objects `<name>.000000`, ..., as objects cannot be appended to. Each starts with
     `head` and is a complete file; readers take them in the order of their names. `number`: of the
@@ -85,24 +88,18 @@ class PartsSink:
 
     A part appears at most every 30 s, unless flushed `now`: 2,880 per day of training."""
 
-    def __init__(
-        self,
-        storage: Storage,
-        directory: str,
-        name: str,
-        head: bytes,
-        clock: Callable[[], float] = time.monotonic,
-        number: int = 0,
-        fence: Fence = unfenced,
-    ) -> None:
-        self._storage = storage
-        self._path = join(directory, name)
-        self._head = head
-        self._clock = clock
+    storage: Storage
+    directory: str
+    name: str
+    head: bytes
+    clock: Callable[[], float] = time.monotonic
+    number: int = 0
+    fence: Fence = unfenced
+
+    def __post_init__(self) -> None:
+        self._path = join(self.directory, self.name)
         self._records = bytearray()
-        self._number = number
-        self._published_at = clock()
-        self._fence = fence
+        self._published_at = self.clock()
 
     def write(self, record: bytes) -> None:
         """Appends a framed record."""
@@ -111,17 +108,17 @@ class PartsSink:
     def flush(self, now: bool = False) -> None:
         """Makes the records visible to readers, which costs a request: only at intervals, unless
         `now`."""
-        if not self._records or not (now or self._clock() - self._published_at >= PART_SECONDS):
+        if not self._records or not (now or self.clock() - self._published_at >= PART_SECONDS):
             return
-        self._fence()
+        self.fence()
         # Two concurrent evaluations skip the numbers that the other has taken.
-        while not self._storage.create(
-            f"{self._path}.{self._number:06d}", bytes(self._head + self._records)
+        while not self.storage.create(
+            f"{self._path}.{self.number:06d}", bytes(self.head + self._records)
         ):
-            self._number += 1
+            self.number += 1
         self._records.clear()
-        self._number += 1
-        self._published_at = self._clock()
+        self.number += 1
+        self._published_at = self.clock()
 
     def close(self) -> None:
         """Makes all records visible to readers."""
@@ -196,7 +193,7 @@ class MetricsFile(SinkWriter):
 def _line(step: int, now: float, names: tuple[str, ...], values: tuple[float, ...]) -> str:
     if math.isfinite(sum(values)):
         return _template(names) % (step, now, *values)  # a third of the time of json.dumps
-    numbers = dict(zip(names, map(_finite, values), strict=True))
+    numbers = dict(zip(names, map(_text_if_not_finite, values), strict=True))
     return json.dumps({"step": step, "time": round(now, 3)} | numbers) + "\n"
 
 
@@ -206,15 +203,14 @@ def _template(names: tuple[str, ...]) -> str:
     return '{"step": %d, "time": %.3f' + fields + "}\n"
 
 
-def _finite(value: float) -> float | str:
-    if math.isnan(value):
-        return "NaN"
-    return float(value) if math.isfinite(value) else "Infinity" if value > 0 else "-Infinity"
+def _text_if_not_finite(value: float) -> float | str:
+    texts = {math.inf: "Infinity", -math.inf: "-Infinity"}
+    return "NaN" if math.isnan(value) else texts.get(value, float(value))
 
 
 def _open(directory: str, after: int | None, fence: Fence) -> Sink:
+    storage = open_storage(directory)
     if is_remote(directory):
-        storage = open_storage(directory)
         number = (
             max(map(_number, _parts(storage, directory)), default=-1) + 1
             if after is None
@@ -227,25 +223,23 @@ def _open(directory: str, after: int | None, fence: Fence) -> Sink:
             f"{path} is a link, through which nothing is written. Remove it, or give another "
             "workdir."
         )
+    sink = partial(FileSink, directory, METRICS, mode="ab", fence=fence)
     if not path.exists():
-        return FileSink(directory, METRICS, b"", "ab", fence)
-    with open_storage(directory).open(str(path)) as file:
+        return sink(b"")
+    with storage.open(str(path)) as file:
         _check_ours(str(path), file.read(len(START)))
         if after is None:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - 1))
-            return FileSink(
-                directory, METRICS, b"" if file.read() in (b"", b"\n") else b"\n", "ab", fence
-            )
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+            return sink(b"" if file.read() in (b"", b"\n") else b"\n")
         # A new file under the old name: a previous owner that still writes appends to the old one,
         # which nobody reads.
-        with open_storage(directory).publish(str(path)) as sink:
+        with storage.publish(str(path)) as copy:
             file.seek(0)
-            kept = _kept_bytes(file, after)
+            size = _bytes_up_to(file, after)
             file.seek(0)
-            while piece := file.read(min(kept - file.tell(), COPIED_BYTES)):
-                sink.write(piece)
-    return FileSink(directory, METRICS, b"", "ab", fence)
+            while piece := file.read(min(size - file.tell(), COPIED_BYTES)):
+                copy.write(piece)
+    return sink(b"")
 
 
 def _check_ours(path: str, data: bytes) -> None:
@@ -271,21 +265,22 @@ def _cut_parts(storage: Storage, directory: str, after: int) -> int:
         path = join(directory, name)
         data = storage.read(path)
         _check_ours(path, data)
-        kept = _kept_bytes(data.splitlines(keepends=True), after)
-        if not kept:
+        size = _bytes_up_to(data.splitlines(keepends=True), after)
+        if not size:
             storage.delete(path)
             continue
-        if kept < len(data):
-            write_file(storage, path, data[:kept])
+        if size < len(data):
+            write_file(storage, path, data[:size])
         return _number(name) + 1
     return 0
 
 
-def _kept_bytes(lines: Iterable[bytes], after: int) -> int:
-    kept = 0
+def _bytes_up_to(lines: Iterable[bytes], after: int) -> int:
+    """The bytes of the complete lines up to this step."""
+    size = 0
     for line in lines:
         step = STEP.match(line)
         if not line.endswith(b"\n") or (step and int(step[1]) > after):
             break
-        kept += len(line)
-    return kept
+        size += len(line)
+    return size

@@ -41,7 +41,11 @@ def metrics_lines(
     than numbers."""
     for name, size in _files(directory).items():
         path = join(directory, name)
-        for line in _lines(_pieces(path, size)):
+        # what a run adds meanwhile is left for the next reader
+        ranges = [
+            (path, first, min(PIECE_BYTES, size - first)) for first in range(0, size, PIECE_BYTES)
+        ]
+        for line in _lines(open_storage(path).read_ranges(ranges)):
             match = _STEP.match(line)
             step = int(match[1]) if match else MOST_STEP + 1
             if step > MOST_STEP or (steps is not None and step not in steps):
@@ -93,14 +97,6 @@ def _files(directory: str) -> dict[str, int]:
     """Name -> bytes of the file or its parts, and of no copy that somebody made; sorted by name."""
     listed = open_storage(directory).list(directory)
     return {name: stat.bytes for name, stat in listed.items() if _FILE.fullmatch(name)}
-
-
-def _pieces(path: str, size: int) -> Iterator[bytes]:
-    """The first `size` bytes of a file: what a run adds meanwhile is left for the next reader."""
-    ranges = [
-        (path, first, min(PIECE_BYTES, size - first)) for first in range(0, size, PIECE_BYTES)
-    ]
-    return iter(open_storage(path).read_ranges(ranges))
 
 
 def _lines(parts: Iterable[bytes]) -> Iterator[bytes]:

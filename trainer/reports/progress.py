@@ -35,7 +35,7 @@ class Speed:
     input_wait: share of the time that the host waited for the input, 0..1. tflops_per_second: of
     all devices together; None if the FLOPs of a step are unknown. mfu: its share of the devices'
     peak, 0..1; None if either is unknown. slowest_host: of several, the one that the others waited
-    for; slowest_share: of the time that it waited for its input or worked by itself, 0..1. None
+    for; slowest_share: of the time that it waited for its input or did work of its own, 0..1. None
     with one process."""
 
     steps_per_second: float
@@ -86,6 +86,7 @@ class StepSize:
     peak_tflops: float | None = None
 
 
+@dataclass
 class ProgressLine:
     """Shows the loss, the time left, steps/s, examples/s and input wait. Call `update` after every
     dispatch.
@@ -93,49 +94,41 @@ class ProgressLine:
     end: None if it is not known. Time and steps count from construction, so a compilation before is
     not part of the speed. slowest: the fields of Speed about the slowest host."""
 
-    def __init__(
-        self,
-        start: int,
-        end: int | None,
-        size: StepSize,
-        log_every: int,
-        stream: TextIO | None = None,
-        clock: Callable[[], float] = time.perf_counter,
-        slowest: Callable[[], Mapping[str, Any]] = dict,
-    ) -> None:
-        self._end = end
-        self._size = size
-        self._log_every = log_every
-        self._slowest = slowest
-        self._clock = clock
-        self._step = start
-        self._since = clock()
+    step: int
+    end: int | None
+    size: StepSize
+    log_every: int
+    stream: TextIO | None = None
+    clock: Callable[[], float] = time.perf_counter
+    slowest: Callable[[], Mapping[str, Any]] = dict
+
+    def __post_init__(self) -> None:
+        self._since = self.clock()
         self._wait_seconds = 0.0
-        out = sys.stderr if stream is None else stream
-        self._live = _live_line("step", "the first steps", start, end=end, out=out, clock=clock)
+        self._live = _live_line(
+            "step", "the first steps", self.step, self.end, self.stream, self.clock
+        )
 
     def update(self, step: int, loss: float, wait_seconds: float) -> Speed | None:
         """Returns the speed whenever log_every was passed. wait_seconds: waited for the input since
         the run started."""
         if self._live is not None:
             self._live.show(step)
-        if step // self._log_every == self._step // self._log_every and step != self._end:
+        if step // self.log_every == self.step // self.log_every and step != self.end:
             return None
-        now = self._clock()
+        now = self.clock()
         seconds = max(now - self._since, 1e-9)
-        speed = Speed.of(step - self._step, self._size, seconds, wait_seconds - self._wait_seconds)
-        speed = dataclasses.replace(speed, **self._slowest())
-        self._step = step
+        speed = Speed.of(step - self.step, self.size, seconds, wait_seconds - self._wait_seconds)
+        speed = dataclasses.replace(speed, **self.slowest())
+        self.step = step
         self._since = now
         self._wait_seconds = wait_seconds
-        left = ""
-        if self._end is not None:
-            left = f", {timedelta(seconds=round((self._end - step) / speed.steps_per_second))} left"
+        left = _left(step, self.end, speed.steps_per_second)
         text = f"loss {loss:.4g}{left}, {speed}"
         if self._live is not None:
             self._live.show(step, text)
         else:
-            log.info("step %s: %s", _share_of(step, self._end), text)
+            log.info("step %s: %s", _share_of(step, self.end), text)
         return speed
 
     def skip(self, seconds: float) -> None:
@@ -168,14 +161,11 @@ class RecordsLine:
         self._total = total
         self._clock = clock
         self._records = self._first = 0
-        self._began = self._told = clock()
-        out = sys.stderr if stream is None else stream
+        self._began = self._updated = clock()
         self._shown = shown
-        self._live = (
-            _live_line(done, "the first records", end=total, out=out, clock=clock)
-            if shown
-            else None
-        )
+        self._live = None
+        if shown:
+            self._live = _live_line(done, "the first records", 0, total, stream, clock)
 
     def __enter__(self) -> "RecordsLine":
         return self
@@ -192,31 +182,23 @@ class RecordsLine:
             self._began = now
             self._first = records
         self._records += records
-        if not self._shown or now - self._told < (
-            LIVE_SECONDS if self._live is not None else LOG_SECONDS
-        ):
+        pause = LOG_SECONDS if self._live is None else LIVE_SECONDS
+        if not self._shown or now - self._updated < pause:
             return
-        self._told = now
+        self._updated = now
+        text = self._text(now)
         if self._live is not None:
-            self._live.show(self._records, self._text(now))
+            self._live.show(self._records, text)
         else:
-            text = self._text(now)
-            log.info(
-                "%s %s%s",
-                self._done,
-                _share_of(self._records, self._total),
-                f": {text}" if text else "",
-            )
+            share = _share_of(self._records, self._total)
+            log.info("%s %s%s", self._done, share, f": {text}" if text else "")
 
     def _text(self, now: float) -> str | None:
         """None if there is no rate yet."""
         rate = (self._records - self._first) / max(now - self._began, 1e-9)
         if not rate:
             return None
-        left = ""
-        if self._total is not None:
-            left = f", {timedelta(seconds=round(max(0, self._total - self._records) / rate))} left"
-        return f"{rate:,.0f} records/s{left}"
+        return f"{rate:,.0f} records/s{_left(self._records, self._total, rate)}"
 
 
 def _share_of(step: int, end: int | None) -> str:
@@ -224,45 +206,52 @@ def _share_of(step: int, end: int | None) -> str:
     return str(step) if end is None else f"{step}/{end}"
 
 
+def _left(step: int, end: int | None, rate: float) -> str:
+    """The time left, such as ", 0:01:30 left"; "" if the end is not known."""
+    if end is None:
+        return ""
+    return f", {timedelta(seconds=round(max(0, end - step) / rate))} left"
+
+
 def _live_line(
     what: str,
     text: str,
-    start: int = 0,
-    *,
+    start: int,
     end: int | None,
-    out: TextIO,
+    stream: TextIO | None,
     clock: Callable[[], float],
 ) -> "_NotebookLine | _TerminalLine | None":
     """The line "`what` start/end: `text`" of a terminal or a notebook; None if there is neither."""
+    out = stream or sys.stderr
     if Console().is_jupyter:
         return _NotebookLine(what, text, start, end, clock)
     return _TerminalLine(what, text, start, end, out) if Console(file=out).is_terminal else None
 
 
+@dataclass
 class _NotebookLine:
     """A line in the output of the notebook's cell, replaced in place: a saved notebook has only the
     last one.
 
     rich's own live display needs ipywidgets, and shows nothing without it."""
 
-    def __init__(
-        self, what: str, text: str, start: int, end: int | None, clock: Callable[[], float]
-    ) -> None:
-        self._what = what
-        self._end = end
-        self._clock = clock
+    what: str
+    text: str
+    step: int
+    end: int | None
+    clock: Callable[[], float]
+
+    def __post_init__(self) -> None:
         self._id = f"infeed-{secrets.token_hex(8)}"
-        self._step = start
-        self._text = text
-        self._shown = clock()
+        self._shown = self.clock()
         self._display(update=False)
 
     def show(self, step: int, text: str | None = None) -> None:
         """text: None to keep the one before."""
-        self._step = step
-        self._text = text or self._text
-        if self._clock() - self._shown >= NOTEBOOK_SECONDS:
-            self._shown = self._clock()
+        self.step = step
+        self.text = text or self.text
+        if self.clock() - self._shown >= NOTEBOOK_SECONDS:
+            self._shown = self.clock()
             self._display()
 
     def close(self) -> None:
@@ -272,8 +261,8 @@ class _NotebookLine:
     def _display(self, update: bool = True) -> None:
         from IPython.display import display  # pyright: ignore[reportMissingImports]
 
-        share = "" if self._end is None else f" ({self._step / self._end:.0%})"
-        line = f"{self._what} {_share_of(self._step, self._end)}{share}: {self._text}"
+        share = "" if self.end is None else f" ({self.step / self.end:.0%})"
+        line = f"{self.what} {_share_of(self.step, self.end)}{share}: {self.text}"
         display({"text/plain": line}, raw=True, display_id=self._id, update=update)
 
 

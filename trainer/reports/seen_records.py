@@ -82,23 +82,21 @@ def _explained(segment: Segment, step: int, workdir: str) -> Iterator[None]:
 class _Trace:
     """The batches of the run of a segment."""
 
-    def __init__(self, segment: Segment, given: Mapping[str, Any]) -> None:
+    def __init__(self, segment: Segment, provenance: Mapping[str, Any]) -> None:
         self._start = segment.start
-        self._given = given
-        self._order = restored_order(given["order"])
-        self._origins = msgspec.convert(given["sources"], list[Origin])
-        if (
-            sum(len(range(origin.first, origin.stop)) for origin in self._origins)
-            != self._order.num_records
-        ):
+        self._provenance = provenance
+        self._order = restored_order(provenance["order"])
+        self._origins = msgspec.convert(provenance["sources"], list[Origin])
+        counts = [len(range(origin.first, origin.stop)) for origin in self._origins]
+        if sum(counts) != self._order.num_records:
             raise ValueError("its sources have another number of records")
-        self._on_error = given["on_error"]
+        self._on_error = provenance["on_error"]
         self._bad = segment.bad_records
 
     def batch(self, step: int) -> SeenBatch:
         rows = self._order.rows(self._position(step), [range(self._order.global_batch)])
         ids = rows.record_ids
-        bad = np.isin(rows.record_ids, list(self._bad))
+        bad = np.isin(ids, list(self._bad))
         replaced = np.full(len(ids), -1)
         if self._on_error == "skip" and bad.any():
             replaced[bad] = ids[bad]
@@ -110,13 +108,12 @@ class _Trace:
     def _position(self, step: int) -> Position:
         """The position of the input before this step."""
         state = self._start.position
-        steps = step - 1 - self._start.step
-        order = self._order
-        return order.advance(Position(state["epoch"], state["records"]), steps)
+        position = Position(state["epoch"], state["records"])
+        return self._order.advance(position, step - 1 - self._start.step)
 
     @functools.cache  # noqa: B019 (a trace lives as long as its command)
     def _stand_in(self, bad: int) -> int:
-        numbers = stand_ins(self._given["source_starts"], bad)
+        numbers = stand_ins(self._provenance["source_starts"], bad)
         return next(number for number in numbers if number not in self._bad)
 
 
@@ -151,34 +148,34 @@ class RecordPlaces:
     def of(self, record_ids: np.ndarray) -> list[RecordPlace]:
         """The places of these records; reads the records for their keys and labels."""
         places = [RecordPlace()] * len(record_ids)
-        for origin, rows, numbers in self._by_origin(record_ids):
-            for row, place in zip(rows.tolist(), self._within(origin, numbers), strict=True):
-                places[row] = place
-        return places
-
-    def _by_origin(self, record_ids: np.ndarray) -> Iterator[tuple[Origin, np.ndarray, np.ndarray]]:
-        """(origin, rows of record_ids, their numbers in the origin's source)."""
         owners = np.searchsorted(self._ends, record_ids, side="right")
         for owner in np.unique(owners).tolist():
             rows = np.flatnonzero(owners == owner)
             origin = self._origins[owner]
-            yield origin, rows, record_ids[rows] - self._ends[owner] + origin.stop
+            numbers = record_ids[rows] - self._ends[owner] + origin.stop  # in the origin's source
+            for row, place in zip(rows.tolist(), self._within(origin, numbers), strict=True):
+                places[row] = place
+        return places
 
     def _within(self, origin: Origin, numbers: np.ndarray) -> Iterator[RecordPlace]:
         source = self._source(origin)
         if source is None:
-            yield from (
-                RecordPlace(origin.directory, origin.split, number) for number in numbers.tolist()
-            )
+            for number in numbers.tolist():
+                yield RecordPlace(origin.directory, origin.split, number)
             return
         at = source.index.locate(numbers)
-        known = (source.manifest.directory, source.split)
-        files = [source.entry.shards[shard].file for shard in at.shard.tolist()]
-        places = zip(numbers.tolist(), files, at.record.tolist(), at.offset.tolist(), strict=True)
-        for (number, file, within, offset), record in zip(
-            places, fetch(source, numbers), strict=True
-        ):
-            yield RecordPlace(*known, number, file, within, offset, *_told(source, record))
+        records = fetch(source, numbers)
+        columns = (numbers.tolist(), at.shard.tolist(), at.record.tolist(), at.offset.tolist())
+        for number, shard, within, offset, record in zip(*columns, records, strict=True):
+            yield RecordPlace(
+                source.manifest.directory,
+                source.split,
+                number,
+                source.entry.shards[shard].file,
+                within,
+                offset,
+                *_key_and_label(source, record),
+            )
 
     def _source(self, origin: Origin) -> IndexedRecords | None:
         which = (origin.directory, origin.split, origin.fingerprint)
@@ -191,7 +188,7 @@ class RecordPlaces:
         return self._opened[which]
 
 
-def _told(source: IndexedRecords, record: Any) -> tuple[str, str]:
+def _key_and_label(source: IndexedRecords, record: Any) -> tuple[str, str]:
     """The key and the label of a record, as text; of a damaged record, what is wrong."""
     if not isinstance(record, Proven):
         return f"(damaged: {record})", ""
@@ -215,9 +212,9 @@ def _labels(source: IndexedRecords, values: Mapping[str, Sequence[Any]]) -> Iter
         for label in labels_of(labels, values):
             yield f"{label} {labels.name_of(label) or ''}".strip()
         return
-    for name, found in values.items():
-        if name.rpartition("/")[2] == "label" and len(found) == 1 and isinstance(found[0], int):
-            yield str(found[0])
+    for name, numbers in values.items():
+        if name.rpartition("/")[2] == "label" and len(numbers) == 1 and isinstance(numbers[0], int):
+            yield str(numbers[0])
 
 
 @dataclass(frozen=True)
@@ -276,7 +273,7 @@ def seen_steps(
         yield step_of(batch, places[id(batch.origins)], most)
 
 
-def step_of(batch: SeenBatch, places: RecordPlaces, most: int | None = None) -> SeenStep:
+def step_of(batch: SeenBatch, places: RecordPlaces, most: int | None) -> SeenStep:
     """The records of one batch. most: see `seen_steps`."""
     records = [
         SeenRecord(

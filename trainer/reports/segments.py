@@ -4,8 +4,7 @@ and for its end.
 Nothing is written per step: from a start, the records of every later step can be computed. Needs
 neither JAX nor TensorFlow."""
 
-import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -13,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from pipeline.commands.program import program
 from pipeline.errors import CheckpointError, OptionError
 from pipeline.shards.typed_json import JsonFile, sealed_line, unsealed
 from pipeline.storage.schemes import open_storage
@@ -235,22 +233,3 @@ def _line(file: JsonFile, text: bytes) -> HistoryLine:
     # ValueError: no time or number, or a lone surrogate in a key
     except (msgspec.ValidationError, ValueError) as e:
         raise file.misfit(f"{e}.") from e
-
-
-Hint = Callable[[int], str]
-"""A step -> the end of a sentence, and one that names a command; "" if no command can help."""
-
-
-def no_hint(_: int) -> str:
-    """The hint of runs that leave no history: none."""
-    return ""
-
-
-def hint_of(workdir: str) -> Hint:
-    """Names the command for steps of the runs in a work directory."""
-    command = f"{program('trainer.commands.seen')} {shlex.quote(workdir)}"
-
-    def hint(step: int) -> str:
-        return f". To list its records, run: {command} --step {step}"
-
-    return hint

@@ -14,7 +14,6 @@ tensors tagged with the plugin that shows them, as tf.summary writes them."""
 
 import functools
 import io
-import itertools
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -63,16 +62,12 @@ class EventWriter(SinkWriter):
         open_sink: Callable[[str, str, bytes], Sink] = open_sink,
     ) -> None:
         self._clock = clock
-        self._sink = open_sink(
-            directory,
-            event_file(clock()),
-            _record(Event(wall_time=clock(), file_version="brain.Event:2")),
-        )
+        head = _record(Event(wall_time=clock(), file_version="brain.Event:2"))
+        self._sink = open_sink(directory, event_file(clock()), head)
         if resumed_at is not None:
             restart = SessionLog(status=SessionLog.START)
-            self._sink.write(
-                _record(Event(wall_time=clock(), step=resumed_at, session_log=restart))
-            )
+            event = Event(wall_time=clock(), step=resumed_at, session_log=restart)
+            self._sink.write(_record(event))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Writes all `values` of a step as one event."""
@@ -118,9 +113,8 @@ def _template(names: tuple[str, ...]) -> tuple[np.ndarray, list[int]]:
     them."""
     data = Event(summary=scalar_summary(dict.fromkeys(names, 0.0))).SerializeToString()
     sizes = [scalar_summary({name: 0.0}).ByteSize() for name in names]
-    return np.frombuffer(data, np.uint8)[None], list(
-        itertools.accumulate(sizes, initial=len(data) - sum(sizes))
-    )[1:]
+    ends = len(data) - sum(sizes) + np.cumsum(sizes)
+    return np.frombuffer(data, np.uint8)[None], ends.tolist()
 
 
 def scalar_summary(values: Mapping[str, float]) -> Summary:
@@ -160,7 +154,8 @@ def histogram_summary(tag: str, values: Any) -> Summary:
 def _pixels(tag: str, images: Any) -> np.ndarray:
     """uint8 [n, h, w, c]."""
     array = np.asarray(images)
-    array = array[None] if array.ndim == 3 else array
+    if array.ndim == 3:
+        array = array[None]
     if array.ndim != 4 or array.shape[3] not in CHANNELS or 0 in array.shape:
         raise OptionError(
             f"the image {tag!r} has the shape {list(np.shape(images))}. Give [h, w, c] or [n, h, "
@@ -205,13 +200,13 @@ class Reports:
         self, config: TrainerConfig, name: str, after: int | None = None, fence: Fence = unfenced
     ) -> None:
         self.writes = jax.process_index() == 0 and not config.fast_dev_run
+        self._directory = join(config.workdir, name)
         if self.writes:
-            self._directory = directory = join(config.workdir, name)
             resumed_at = None if after is None else after + 1
             with self._naming():
-                self._lines = MetricsFile(directory, after, fence)
+                self._lines = MetricsFile(self._directory, after, fence)
                 self._events = EventWriter(
-                    directory, resumed_at, open_sink=partial(open_sink, fence=fence)
+                    self._directory, resumed_at, open_sink=partial(open_sink, fence=fence)
                 )
         if after is not None:
             listing = json.dumps(config.to_json(), indent=1).splitlines()
@@ -230,14 +225,10 @@ class Reports:
                 f"a scalar is named {min(reserved)!r}, which is reserved. Choose another name."
             )
 
-        def write(file: EventWriter | MetricsFile) -> None:
-            with np.errstate(over="ignore"):
-                # Of nine digits of a float64, the nearest float32 may be another.
-                file.scalars(
-                    step, {name: float(np.float32(value)) for name, value in values.items()}
-                )
-
-        self._each(write)
+        with np.errstate(over="ignore"):
+            # Of nine digits of a float64, the nearest float32 may be another.
+            values = {name: float(np.float32(value)) for name, value in values.items()}
+        self._each(lambda file: file.scalars(step, values))
 
     def steps(self, first: int, columns: Mapping[str, np.ndarray]) -> None:
         """Writes like `scalars`, for the steps first, first + 1, ...; `columns` has the values of

@@ -25,9 +25,9 @@ from pipeline.tf_cpu import tf
 
 # they never look at a value, so they take tensors as well as arrays
 MOVING_OPS = (Keep, Drop, Rename)
-PARALLEL_RECORDS = (
-    32  # of a request, in tf.map_fn, whose default of 10 is less than the cores of a server
-)
+# of a request, in tf.map_fn, whose default of 10 is less than the cores of a server
+PARALLEL_RECORDS = 32
+ITS_SIZE = "Its height and width are"
 _HEAD_BYTES = 24  # of a PNG, up to its size
 _PNG = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR"  # its first 16 bytes: https://www.w3.org/TR/png-3/
 
@@ -48,7 +48,7 @@ def decode_stored(rows: RowDecoder, stored: Features) -> Features:
 def _decoded(rows: RowDecoder, parsed: Features, count: Any) -> Features:
     features = _padded(parsed, rows.pad_to)
     if rows.steps:
-        features |= _made_by_ops(rows, features, count)
+        features |= _outputs_of_ops(rows, features, count)
     return {key: _narrowed(key, features[key]) for key in rows.keys}
 
 
@@ -93,49 +93,47 @@ def _padded(features: Features, pad_to: Mapping[str, PadTo]) -> Features:
     return result
 
 
-def _made_by_ops(rows: RowDecoder, features: Features, count: Any) -> Features:
+def _outputs_of_ops(rows: RowDecoder, features: Features, count: Any) -> Features:
     """The features among `keys` that ops set."""
     sets = {key: spec for step in rows.steps.values() for key, spec in step.sets.items()}
-    features_made = {
+    signature = {
         key: tf.TensorSpec(sets[key].shape, sets[key].dtype) for key in rows.keys if key in sets
     }
 
     def one(record: tuple[Features, Any]) -> Features:
         features = record[0]
         for step in rows.steps.values():
-            features = features | _made(step, features)
-        return {key: features[key] for key in features_made}
+            features = features | _outputs(step, features)
+        return {key: features[key] for key in signature}
 
     # Ops may need no feature of a record; then the range states how many there are.
     elements = (features, tf.range(count))
     return tf.map_fn(
-        one, elements, fn_output_signature=features_made, parallel_iterations=PARALLEL_RECORDS
+        one, elements, fn_output_signature=signature, parallel_iterations=PARALLEL_RECORDS
     )
 
 
-def _made(step: Step, features: Features) -> Features:
+def _outputs(step: Step, features: Features) -> Features:
     """What an op sets. Raises ExportError if its method fails, or returns anything but what the op
     promises."""
     try:
-        made = graph_of(step.op)(features)
-        made = {key: tf.convert_to_tensor(made[key]) for key in step.sets}
+        outputs = graph_of(step.op)(features)
+        outputs = {key: tf.convert_to_tensor(outputs[key]) for key in step.sets}
     except InfeedError:
         raise
     except Exception as e:
         raise ExportError(
             f"{step.op!r}: its method tensorflow raised {type(e).__name__}: {e}"
         ) from e
-    for key, spec in step.sets.items():
-        tensor = made[key]
-        if tensor.dtype != tf.as_dtype(spec.dtype) or not tensor.shape.is_compatible_with(
-            spec.shape
-        ):
+    for key, tensor in outputs.items():
+        shape = step.sets[key].shape
+        dtype = tf.as_dtype(step.sets[key].dtype)
+        if tensor.dtype != dtype or not tensor.shape.is_compatible_with(shape):
             raise ExportError(
                 f"{step.op!r}: its method tensorflow returned {key!r} as {tensor.dtype.name} "
-                f"{tensor.shape}; its output_spec promises {tf.as_dtype(spec.dtype).name} "
-                f"{spec.shape}."
+                f"{tensor.shape}; its output_spec promises {dtype.name} {shape}."
             )
-    return made
+    return outputs
 
 
 def graph_of(op: Op) -> Callable[[Features], Features]:
@@ -145,7 +143,7 @@ def graph_of(op: Op) -> Callable[[Features], Features]:
         return cast(Any, op).tensorflow
     if type(op) in MOVING_OPS:
         return partial(op, rng=cast(Any, None))
-    return partial(TWINS[type(op)], op)
+    return partial(_image, op)
 
 
 def _narrowed(key: str, value: Any) -> Any:
@@ -166,24 +164,24 @@ def _narrowed(key: str, value: Any) -> Any:
     )
 
 
-def _fixed_jpeg(op: DecodeJpeg, features: Features) -> Features:
-    encoded = features[op.key]
+def _image(op: Any, features: Features) -> Features:
+    image = TWINS[type(op)](op, features[op.key])
+    fixed = isinstance(op, DecodeJpeg | DecodePng)
+    return {op.into: tf.ensure_shape(image, op.shape if fixed else (*op.size, op.channels))}
+
+
+def _fixed_jpeg(op: DecodeJpeg, encoded: Any) -> Any:
     encoded = _of_size(op, encoded, tf.io.extract_jpeg_shape(encoded)[:2], "a JPEG")
-    return {op.into: tf.ensure_shape(_jpeg_pixels(encoded, op.shape[2]), op.shape)}
+    return _jpeg_pixels(encoded, op.shape[2])
 
 
-def _fixed_png(op: DecodePng, features: Features) -> Features:
-    encoded = features[op.key]
+def _fixed_png(op: DecodePng, encoded: Any) -> Any:
     encoded = _of_size(op, encoded, _png_size(encoded), "not a PNG, or a PNG")
-    return {
-        op.into: tf.ensure_shape(
-            _in_channels(tf.io.decode_png(encoded, channels=3), op.shape[2]), op.shape
-        )
-    }
+    return _png_pixels(encoded, op.shape[2])
 
 
-def _central_crop(op: DecodeCentralCrop, features: Features) -> Features:
-    pixels = _photo(op, features[op.key])
+def _central_crop(op: DecodeCentralCrop, encoded: Any) -> Any:
+    pixels = _photo(op, encoded)
     side = op.size[0]
     height_width = tf.shape(pixels)[:2]
     shorter = tf.cast(tf.reduce_min(height_width), tf.float32)
@@ -191,38 +189,33 @@ def _central_crop(op: DecodeCentralCrop, features: Features) -> Features:
         # float32, as in
         # https://github.com/tensorflow/tpu/blob/master/models/official/resnet/resnet_preprocessing.py
         square = tf.maximum(tf.cast(np.float32(side / (side + op.border)) * shorter, tf.int32), 1)
-        image = _resized(op, _window(pixels, (height_width - square + 1) // 2, square), op.size)
-    else:
-        ratio = np.float32(op.resize_short) / shorter
-        small = tf.cast(tf.round(tf.cast(height_width, tf.float32) * ratio), tf.int32)
-        image = _window(_resized(op, pixels, small), (small - side) // 2, side)
-    return {op.into: tf.ensure_shape(image, (*op.size, op.channels))}
+        return _resized(op, _window(pixels, (height_width - square + 1) // 2, square), op.size)
+    ratio = np.float32(op.resize_short) / shorter
+    small = tf.cast(tf.round(tf.cast(height_width, tf.float32) * ratio), tf.int32)
+    return _window(_resized(op, pixels, small), (small - side) // 2, side)
 
 
-def _resize(op: DecodeResize, features: Features) -> Features:
-    pixels = _photo(op, features[op.key])
-    size = tf.constant(op.size)
+def _resize(op: DecodeResize, encoded: Any) -> Any:
+    pixels = _photo(op, encoded)
     if op.fit == "stretch":
-        return {op.into: _resized(op, pixels, op.size)}
+        return _resized(op, pixels, op.size)
+    size = tf.constant(op.size)
     height_width = tf.cast(tf.shape(pixels)[:2], tf.float64)
     scale = tf.reduce_min(tf.cast(size, tf.float64) / height_width)
     inner = tf.maximum(tf.cast(tf.round(height_width * scale), tf.int32), 1)
     before = (size - inner) // 2
     padding = tf.pad(tf.stack([before, size - inner - before], 1), [[0, 1], [0, 0]])
-    return {
-        op.into: tf.ensure_shape(
-            tf.pad(_resized(op, pixels, inner), padding), (*op.size, op.channels)
-        )
-    }
+    return tf.pad(_resized(op, pixels, inner), padding)
 
 
-TWINS: Mapping[type, Callable[[Any, Features], Features]] = {
+TWINS: Mapping[type, Callable[[Any, Any], Any]] = {
     DecodeJpeg: _fixed_jpeg,
     DecodePng: _fixed_png,
     DecodeCentralCrop: _central_crop,
     DecodeResize: _resize,
 }
-"""Op on images -> what computes the same from the features of one record."""
+"""Op on images -> what computes the same pixels from the op and one encoded image."""
+KNOWN_OPS = (*TWINS, *MOVING_OPS)
 
 
 def has_method(op: Op) -> bool:
@@ -234,11 +227,10 @@ def has_method(op: Op) -> bool:
 def ops_without_graph(serving: Serving) -> list[Op]:
     """The ops that an export cannot contain. A subclass may compute anything, so only the very
     types count; with `scaled`, pixels differ by more than rounding."""
-    known = (*TWINS, *MOVING_OPS)
     return [
         op
         for op in _ops(serving)
-        if not has_method(op) and (type(op) not in known or getattr(op, "scaled", False))
+        if not has_method(op) and (type(op) not in KNOWN_OPS or getattr(op, "scaled", False))
     ]
 
 
@@ -256,7 +248,7 @@ def arrays_only(ops: Sequence[Op]) -> str:
         "the signature arrays, and clients have to decode records themselves. For the other "
         "signatures, let the method compute the same from the tensors of one record, or use ops of "
         "infeed that have a form in TensorFlow: "
-        f"{', '.join(each.__name__ for each in (*TWINS, *MOVING_OPS))}"
+        f"{', '.join(each.__name__ for each in KNOWN_OPS)}"
     )
 
 
@@ -266,8 +258,8 @@ def _ops(serving: Serving) -> Iterable[Op]:
 
 def _of_size(op: DecodeJpeg | DecodePng, encoded: Any, size: Any, what: str) -> Any:
     height, width, _ = op.shape
-    said = f"{op.key!r} is {what} of a size other than {height} x {width}. Its height and width are"
-    return checked(encoded, tf.reduce_all(size == op.shape[:2]), [said, size])
+    message = f"{op.key!r} is {what} of a size other than {height} x {width}."
+    return checked(encoded, tf.reduce_all(size == op.shape[:2]), [f"{message} {ITS_SIZE}", size])
 
 
 def _photo(op: DecodeCentralCrop | DecodeResize, encoded: Any) -> Any:
@@ -277,15 +269,14 @@ def _photo(op: DecodeCentralCrop | DecodeResize, encoded: Any) -> Any:
         is_jpeg, lambda: tf.io.extract_jpeg_shape(encoded)[:2], lambda: _png_size(encoded)
     )
     size = checked(size, tf.reduce_min(size) > 0, [f"{op.key!r} is neither a JPEG nor a PNG"])
-    said = f"{op.key!r} has more pixels than max_pixels={op.max_pixels}. Its height and width are"
+    message = f"{op.key!r} has more pixels than max_pixels={op.max_pixels}. {ITS_SIZE}"
     # What is decoded follows from the check: branches do not preserve an order.
-    encoded = checked(
-        encoded, tf.reduce_prod(tf.cast(size, tf.int64)) <= op.max_pixels, [said, size]
-    )
+    count = tf.reduce_prod(tf.cast(size, tf.int64))
+    encoded = checked(encoded, count <= op.max_pixels, [message, size])
     pixels = tf.cond(
         is_jpeg,
         lambda: _jpeg_pixels(encoded, op.channels),
-        lambda: _in_channels(tf.io.decode_png(encoded, channels=3), op.channels),
+        lambda: _png_pixels(encoded, op.channels),
     )
     return tf.ensure_shape(pixels, [None, None, op.channels])
 
@@ -299,6 +290,10 @@ def _jpeg_pixels(encoded: Any, channels: int) -> Any:
         return decoded(3)
     is_cmyk = tf.io.extract_jpeg_shape(encoded)[2] == 4
     return tf.cond(is_cmyk, lambda: _in_channels(decoded(3), 1), lambda: decoded(1))
+
+
+def _png_pixels(encoded: Any, channels: int) -> Any:
+    return _in_channels(tf.io.decode_png(encoded, channels=3), channels)
 
 
 def _in_channels(colours: Any, channels: int) -> Any:

@@ -1,6 +1,6 @@
 """Makes an export on one host: writes the SavedModel, has it verified, describes it, publishes it.
 
-The SavedModel is the served function, converted from JAX, behind the decoding of the input.
+The SavedModel decodes the input, then calls the served function, converted from JAX.
 TensorFlow runs it without JAX, on CPUs, NVIDIA GPUs and TPUs. The model's arrays are its variables,
 so they are not in the graph, whose size is limited to 2 GB.
 
@@ -59,13 +59,8 @@ Predicted = Sequence[Mapping[str, Any]]
 SERVING_DEFAULT, FEATURES, ARRAYS = "serving_default", "features", "arrays"
 
 
-@dataclass(frozen=True)
-class Signature:
-    """inputs: argument -> the feature or array that it is; with shape [n, ...] and a dtype of
-    TensorFlow."""
-
-    inputs: Mapping[str, str]
-    specs: Mapping[str, Any]
+Signature = Mapping[str, Any]
+"""Feature or array -> its tf.TensorSpec, of shape [n, ...], which has the name of the argument."""
 
 
 def write_saved_model(
@@ -90,42 +85,28 @@ def write_saved_model(
     converted = _converted(model, platforms)
 
     def predicted(arrays: Features) -> Features:
-        variable_type = converted(
-            module.variables_of_model, {name: arrays[name] for name in model.arrays}
-        )
-        return {
-            **variable_type,
-            **{
-                CLASS_NAME.format(key): _named(variable_type[key], names)
-                for key, names in labels.items()
-            },
-        }
+        arrays = {name: arrays[name] for name in model.arrays}
+        predictions = dict(converted(module.variables_of_model, arrays))
+        for key, names in labels.items():
+            predictions[CLASS_NAME.format(key)] = _named(predictions[key], names)
+        return predictions
 
     signatures = dict[str, Signature]()
     functions = dict[str, Any]()
 
-    def add(
-        name: str, specs: Mapping[str, ArraySpec], decode: Callable[[Features], Features]
-    ) -> None:
-        signature = signatures[name] = _signature(specs)
-        functions[name] = _function(lambda given: predicted(decode(given)), signature)
+    def add(name: str, specs: Mapping[str, Any], decode: Callable[[Features], Features]) -> None:
+        signatures[name] = _signature(specs)
+        functions[name] = _function(lambda inputs: predicted(decode(inputs)), signatures[name])
 
     with _without_directories():
         if serving is not None:
             kind = serving.kind
             rows = serving.rows
-            add(
-                SERVING_DEFAULT,
-                {kind: ArraySpec((), BYTES)},
-                lambda given: decode_payloads(rows, given[kind]),
-            )
+            payloads = {kind: ArraySpec((), BYTES)}
+            add(SERVING_DEFAULT, payloads, lambda inputs: decode_payloads(rows, inputs[kind]))
             if serving.stored is not None:
                 add(FEATURES, serving.stored, partial(decode_stored, rows))
-        add(
-            ARRAYS,
-            {name: ArraySpec(row.shape, row.dtype) for name, row in model.arrays.items()},
-            lambda given: given,
-        )
+        add(ARRAYS, model.arrays, lambda arrays: arrays)
     module.functions = functions  # what they capture is saved with the module
     tf.saved_model.save(module, directory, signatures=functions)
     return signatures
@@ -161,23 +142,19 @@ def _converted(model: ServedModel, platforms: Sequence[str]) -> Callable[..., Fe
     )
 
 
-def _signature(specs: Mapping[str, ArraySpec]) -> Signature:
-    arguments = dict[str, str]()
-    for name in specs:
+def _signature(specs: Mapping[str, Any]) -> Signature:
+    names = dict[str, str]()
+    signature = dict[str, Any]()
+    for name, spec in specs.items():
         argument = _argument(name)
-        if argument in arguments:
+        if argument in names:
             raise ExportError(
-                f"{arguments[argument]!r} and {name!r} are both {argument!r} in a SavedModel. "
-                "Rename one."
+                f"{names[argument]!r} and {name!r} are both {argument!r} in a SavedModel. Rename "
+                "one."
             )
-        arguments[argument] = name
-    tensors = {
-        argument: tf.TensorSpec(
-            [None, *specs[name].shape], tf.as_dtype(specs[name].dtype), argument
-        )
-        for argument, name in arguments.items()
-    }
-    return Signature(arguments, tensors)
+        names[argument] = name
+        signature[name] = tf.TensorSpec([None, *spec.shape], tf.as_dtype(spec.dtype), argument)
+    return signature
 
 
 def _argument(name: str) -> str:
@@ -188,16 +165,16 @@ def _argument(name: str) -> str:
 
 
 def _function(compute: Callable[[Features], Features], signature: Signature) -> Any:
-    def signed(**given: Any) -> Features:
-        return compute({name: given[argument] for argument, name in signature.inputs.items()})
+    def signed(**arguments: Any) -> Features:
+        return compute({name: arguments[spec.name] for name, spec in signature.items()})
 
+    arguments = {spec.name: spec for spec in signature.values()}
     try:
-        return tf.function(signed, autograph=False).get_concrete_function(**signature.specs)
+        return tf.function(signed, autograph=False).get_concrete_function(**arguments)
     except InfeedError:
         raise
-    except (
-        Exception
-    ) as e:  # whatever JAX raises: the same function has run with a fixed number of rows
+    # whatever JAX raises: the same function has run with a fixed number of rows
+    except Exception as e:
         reason = str(e).strip().partition("\n")[0]
         raise ExportError(
             f"the model cannot be converted for any number of rows: {reason.rstrip('.')}. Take the "
@@ -249,12 +226,10 @@ class ServedExamples:
             payloads = self.serving.payloads(self.arrays[INDEX].tolist())
             values[SERVING_DEFAULT] = {self.serving.kind: payloads}
             values[FEATURES] = self.serving.stored_features(payloads)
-        return {
-            name: {
-                argument: values[name][key][:count] for argument, key in signature.inputs.items()
-            }
-            for name, signature in signatures.items()
-        }
+        inputs = dict[str, dict[str, Any]]()
+        for name, signature in signatures.items():
+            inputs[name] = {spec.name: values[name][key][:count] for key, spec in signature.items()}
+        return inputs
 
 
 def make_export(
@@ -286,30 +261,31 @@ def make_export(
         expected = _expected(served, labels, predicted[:count])
         inputs = examples.inputs(signatures, count)
         most = examples.tolerances(options.tolerance)
-        apart = verify(str(directory), str(scratch), inputs, expected, tolerances=most, check=check)
-        found = [f"{name} {value:.2g} (tolerance {most[name]:g})" for name, value in apart.items()]
+        apart = verify(str(directory), str(scratch), inputs, expected, most, check)
+        tolerance = {name: most[name] for name in apart}
+        differences = [
+            f"{name} {value:.2g} (tolerance {most[name]:g})" for name, value in apart.items()
+        ]
         log.info(
             "export: a process without JAX predicts %d records as predict does, in batches of %s; "
             "largest differences: %s",
-            count, ", ".join(map(str, BATCH_SIZES)), ", ".join(found),
+            count, ", ".join(map(str, BATCH_SIZES)), ", ".join(differences),
         )  # fmt: skip
-        tolerance = {name: most[name] for name in apart}
-        verified = {
-            "records": count,
-            "batch_sizes": BATCH_SIZES,
-            "tolerance": tolerance,
-            "difference": apart,
-        }
-        facts = _signature_facts(signatures, expected)
         extra = options.assets_extra or {}
-        named = {key: asdict(found) for key, found in labels.items()}
-        told = {
+        description = {
             "origin": asdict(origin),
-            "signatures": facts,
-            "labels": named,
+            "signatures": _signature_facts(signatures, expected),
+            "labels": {key: asdict(names) for key, names in labels.items()},
             "versions": versions(),
+            "verified": {
+                "records": count,
+                "batch_sizes": BATCH_SIZES,
+                "tolerance": tolerance,
+                "difference": apart,
+            },
+            "assets_extra": [*extra],
         }
-        write_description(directory, told | {"verified": verified, "assets_extra": [*extra]})
+        write_description(directory, description)
         for name, path in extra.items():
             copy_file(str(path), str(directory / EXTRA / name))
         check()
@@ -327,12 +303,11 @@ def _expected(
     served: ServedModel, labels: Mapping[str, Labels], predicted: Predicted
 ) -> dict[str, np.ndarray]:
     """What the export has to answer: predictions, and names of classes."""
-    expected = {
-        name: np.stack([record[name] for record in predicted]) for name in served.predictions
-    }
-    for key, given in labels.items():
-        names = dict(enumerate(given.names, given.base))
-        classes = [names.get(number, "").encode() for number in expected[key].tolist()]
+    expected = dict[str, np.ndarray]()
+    for name in served.predictions:
+        expected[name] = np.stack([record[name] for record in predicted])
+    for key, names in labels.items():
+        classes = [(names.name_of(number) or "").encode() for number in expected[key].tolist()]
         expected[CLASS_NAME.format(key)] = np.array(classes, object)
     return expected
 
@@ -363,16 +338,12 @@ def _signature_facts(
         for name, value in predictions.items()
     }
     facts = {}
-    for name, signature in signatures.items():
+    for signature_name, signature in signatures.items():
         inputs = {
-            argument: {
-                "name": signature.inputs[argument],
-                "shape": list(spec.shape[1:]),
-                "dtype": spec.dtype.name,
-            }
-            for argument, spec in signature.specs.items()
+            spec.name: {"name": name, "shape": list(spec.shape[1:]), "dtype": spec.dtype.name}
+            for name, spec in signature.items()
         }
-        facts[name] = {"inputs": inputs, "predictions": outputs}
+        facts[signature_name] = {"inputs": inputs, "predictions": outputs}
     return facts
 
 

@@ -93,10 +93,10 @@ class Exports:
 
     @contextlib.contextmanager
     def unpublished(self) -> Iterator[Path]:
-        """A new local directory to make an export in. It is removed on exit; what was published has
-        moved out by then.
+        """A new local directory to make an export in. It is removed on exit; a published export has
+        been moved out by then.
 
-        On a disk it is beside the exports. Those that killed processes have left there are
+        On a disk it is next to the exports, and directories left there by killed processes are
         removed."""
         if self._storage.remote:
             with tempfile.TemporaryDirectory(prefix="infeed-export-") as directory:
@@ -161,13 +161,10 @@ class Exports:
         """Removes all exports that were made here but the `count` with the largest numbers; and,
         after a day, uploads that killed processes left unfinished."""
         ours = [number for number in self._all_numbers() if self._is_ours(number)]
-        complete = set(self.numbers())
-        left = [
-            number
-            for number in ours
-            if number not in complete and number < time.time() - UNFINISHED_SECONDS
-        ]
-        for number in [*left, *[number for number in ours if number in complete][:-count]]:
+        complete = [number for number in self.numbers() if number in ours]
+        before = time.time() - UNFINISHED_SECONDS
+        left = [number for number in ours if number not in complete and number < before]
+        for number in [*left, *complete[:-count]]:
             log.info("export: removing %s", self._place(number))
             self._remove(number)
 
@@ -218,11 +215,10 @@ def check_place(path: str, workdir: str | None = None) -> None:
 def _number(directory: Path, number: int) -> bytes:
     """Writes the number into the description of a SavedModel, and returns that."""
     path = directory / EXTRA / DESCRIPTION
-    path.write_text(
-        json.dumps(json.loads(path.read_bytes()) | {"export": number}, indent=1) + "\n",
-        encoding="utf-8",
-    )
-    return path.read_bytes()
+    page = json.loads(path.read_bytes()) | {"export": number}
+    content = json.dumps(page, indent=1).encode() + b"\n"
+    path.write_bytes(content)
+    return content
 
 
 def _remove_left(exports: Path) -> None:
@@ -254,14 +250,15 @@ def check_asset(name: str, path: str) -> None:
 
 
 def _can_be_asset(name: Any) -> bool:
-    """Also of names that a description lists, which may be anyone's."""
-    valid = (
+    """Whether a file in assets.extra may have this name, which may come from anyone's
+    description."""
+    return (
         isinstance(name, str)
         and name.isprintable()
         and "/" not in name
         and len(name.encode()) < 256
+        and name.lower() not in ("", ".", "..", DESCRIPTION)
     )
-    return valid and name.lower() not in ("", ".", "..", DESCRIPTION)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import ClosedJaxpr
 from jax.interpreters.partial_eval import dce_jaxpr
 
@@ -49,14 +50,13 @@ def serve(
     dataset."""
     task = task.traced_in(Placement.of(jax.local_devices()[:1]).in_context)  # of a client
     tree = jax.tree.structure(dict(struct))
-    given = named_leaves(dict(struct))
-    rows = {name: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for name, leaf in given.items()}
+    batch = named_leaves(dict(struct))
+    rows = {name: _row(leaf) for name, leaf in batch.items()}
 
     def everything(leaves: Sequence[Any], arrays: Arrays) -> dict[str, Any]:
         assert task.predict_fn is not None
         count = next(iter(arrays.values())).shape[0]
-        # No served prediction depends on an array that is not there, but for the mask, as every row
-        # counts.
+        # No served prediction depends on a missing array, but for the mask, as every row counts.
         filled = [
             arrays[name]
             if name in arrays
@@ -67,48 +67,52 @@ def serve(
         return named_leaves(chosen(task.predict_fn(model, jax.tree.unflatten(tree, filled)), keys))
 
     leaves = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(variables)]
-    batch = {name: leaf for name, leaf in given.items() if name != MASK}
+    batch.pop(MASK, None)
     traced, shapes = jax.make_jaxpr(everything, return_shape=True)(leaves, batch)
     # Dicts are flattened in the order of their keys. None: the model.
     sources: list[Any] = [None] * len(leaves) + sorted(batch)
-    depends_on = zip(sorted(shapes), dependencies(traced), strict=True)
-    needs = {name: {sources[place] for place in places} for name, places in depends_on}
-    served = {name: found - {None} for name, found in needs.items() if None in found}
-    wanted = sorted(set().union(*served.values()))
-    _check(needs, served, wanted)
+    served = dict[str, set[str]]()
+    for name, places in zip(sorted(shapes), dependencies(traced), strict=True):
+        needs = {sources[place] for place in places}
+        if None in needs:
+            served[name] = needs - {None}
+    arrays = sorted(set().union(*served.values()))
+    _check(sorted(shapes), served, arrays)
 
     def predict(leaves: Sequence[Any], arrays: Arrays) -> dict[str, Any]:
         predictions = everything(leaves, arrays)
         return {name: predictions[name] for name in served}
 
-    predictions = {
-        name: jax.ShapeDtypeStruct(shapes[name].shape[1:], shapes[name].dtype) for name in served
-    }
-    return ServedModel(predict, {name: rows[name] for name in wanted}, predictions)
+    predictions = {name: _row(shapes[name]) for name in served}
+    return ServedModel(predict, {name: rows[name] for name in arrays}, predictions)
+
+
+def _row(leaf: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
 
 
 def _check(
-    needs: Collection[str], served: Mapping[str, Collection[str]], wanted: Sequence[str]
+    names: Sequence[str], served: Mapping[str, Collection[str]], arrays: Sequence[str]
 ) -> None:
     if not served:
         raise ExportError(
-            f"none of the predictions {', '.join(needs) or '(there are none)'} depends on the "
+            f"none of the predictions {', '.join(names) or '(there are none)'} depends on the "
             "model's arrays, so there is nothing to serve. Let predict_fn return what the model "
             "computes."
         )
-    if repeated := sorted(set(needs) - served.keys()):
+    if repeated := sorted(set(names) - served.keys()):
         log.info(
             "export: left out %s: computed without the model, from what a client sends",
             ", ".join(repeated),
         )
-    for name in wanted:
+    for name in arrays:
         if name.startswith("_"):
-            users = ", ".join(sorted(key for key, arrays in served.items() if name in arrays))
+            users = ", ".join(sorted(key for key, needs in served.items() if name in needs))
             raise ExportError(
                 f"the predictions {users} depend on {name}, which only records of a dataset have. "
                 "Leave them out of the keys to export."
             )
-    if not wanted:
+    if not arrays:
         raise ExportError(
             f"the predictions {', '.join(served)} depend on no array of the batch, only on the "
             "model."
@@ -117,8 +121,8 @@ def _check(
 
 def dependencies(closed: ClosedJaxpr) -> list[frozenset[int]]:
     """The numbers of the inputs that each output of a traced function depends on."""
-    outputs = range(len(closed.jaxpr.outvars))
-    used = (
-        dce_jaxpr(closed.jaxpr, [place == output for place in outputs])[1] for output in outputs
-    )
-    return [frozenset(itertools.compress(itertools.count(), inputs)) for inputs in used]
+    dependencies = []
+    for only in np.eye(len(closed.jaxpr.outvars), dtype=bool).tolist():
+        _, used = dce_jaxpr(closed.jaxpr, only)
+        dependencies.append(frozenset(itertools.compress(itertools.count(), used)))
+    return dependencies

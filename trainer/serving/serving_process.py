@@ -20,7 +20,7 @@ WITHOUT = ("jax", "jaxlib", "flax", "orbax")
 
 class Requests(NamedTuple):
     """inputs: signature -> argument -> a NumPy array, or a list of bytes, with a row per record.
-    batch_sizes: each of which all records are sent in."""
+    batch_sizes: all records are sent in batches of each of these sizes."""
 
     inputs: Mapping[str, Mapping[str, Any]]
     batch_sizes: tuple[int, ...]
@@ -38,18 +38,13 @@ def answer(saved_model: str, requests: Requests) -> dict[tuple[str, int], dict[s
         signature = loaded.signatures[name]
         count = len(next(iter(inputs.values())))
         for rows in requests.batch_sizes:
-            batches = [
-                signature(
-                    **{
-                        key: tf.constant(value[start : start + rows])
-                        for key, value in inputs.items()
-                    }
-                )
-                for start in range(0, count, rows)
-            ]
-            answers[name, rows] = {
-                key: np.concatenate([batch[key] for batch in batches]) for key in batches[0]
-            }
+            batches = []
+            for start in range(0, count, rows):
+                arguments = {key: value[start : start + rows] for key, value in inputs.items()}
+                batches.append(signature(**tf.nest.map_structure(tf.constant, arguments)))
+            answers[name, rows] = tf.nest.map_structure(
+                lambda *parts: np.concatenate(parts), *batches
+            )
     return answers
 
 

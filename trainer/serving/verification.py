@@ -42,21 +42,20 @@ def verify(
     if the SavedModel cannot be loaded or called."""
     answers = served(saved_model, scratch, Requests(inputs, BATCH_SIZES), check)
     largest = dict[str, float]()
-    for (signature, rows), found in answers.items():
-        if differing := sorted(found.keys() ^ predicted.keys()):
-            there, missing = (
-                ("the export", "predict") if differing[0] in found else ("predict", "the export")
-            )
+    for (signature, rows), answer in answers.items():
+        for name in sorted(answer.keys() ^ predicted.keys()):
+            places = ["predict", "the export"]
+            if name in answer:
+                places.reverse()
             raise ExportError(
-                f"export: {there} has the prediction {differing[0]!r}, {missing} does not."
+                f"export: {places[0]} has the prediction {name!r}, {places[1]} does not."
             )
+        tolerance = tolerances[signature]
         # A class that differs says less than the probabilities that it follows from.
         for name in sorted(predicted, key=lambda name: (not _is_float(predicted[name]), name)):
-            apart = difference(found[name], predicted[name])
-            if not apart <= tolerances[signature]:
-                raise _differs(
-                    signature, rows, name, found[name], predicted[name], tolerances[signature]
-                )
+            apart = difference(answer[name], predicted[name])
+            if not apart <= tolerance:
+                raise _differs(signature, rows, name, answer[name], predicted[name], tolerance)
             largest[signature] = max(largest.get(signature, 0.0), apart)
     return largest
 
@@ -66,15 +65,14 @@ def served(
 ) -> dict[tuple[str, int], dict[str, np.ndarray]]:
     """What a SavedModel answers, by signature and batch size, in a new process in which importing
     jax fails."""
-    given, made, log = (Path(scratch, name) for name in ("requests", "responses", "log"))
-    given.write_bytes(pickle.dumps(requests))
+    request, response, log = (Path(scratch, name) for name in ("requests", "responses", "log"))
+    request.write_bytes(pickle.dumps(requests))
     # -P: a trainer.py in the current directory is not ours.
     command = [sys.executable, "-P", "-m", serving_process.__name__]
-    command += [saved_model, str(given), str(made), str(os.getpid())]
-    paths = [
-        str(Path(serving_process.__file__).parents[2]),
-        *filter(None, [os.environ.get("PYTHONPATH")]),
-    ]
+    command += [saved_model, str(request), str(response), str(os.getpid())]
+    paths = [str(Path(serving_process.__file__).parents[2])]
+    if path := os.environ.get("PYTHONPATH"):
+        paths.append(path)
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": os.pathsep.join(paths)}
     # TensorFlow's XLA is another version; a flag that it does not know ends it
     environment.pop("XLA_FLAGS", None)
@@ -97,27 +95,25 @@ def served(
             f"the exported model does not run without JAX: exit code {process.returncode}, "
             f"{log_text.rpartition(chr(10))[2] or 'no message'}"
         )
-    return pickle.loads(made.read_bytes())
+    return pickle.loads(response.read_bytes())
 
 
-def difference(found: np.ndarray, expected: np.ndarray) -> float:
+def difference(answer: np.ndarray, expected: np.ndarray) -> float:
     """0 if all are equal; infinite for others that are not numbers with a fraction, or not finite
     in the same places; else the largest difference as a share of the largest expected magnitude."""
-    if found.shape != expected.shape:
+    if answer.shape != expected.shape:
         return np.inf
     if not _is_float(expected):
-        return 0.0 if np.array_equal(found, expected) else np.inf
-    found = found.astype(np.float64)
+        return 0.0 if np.array_equal(answer, expected) else np.inf
+    answer = answer.astype(np.float64)
     expected = expected.astype(np.float64)
     finite = np.isfinite(expected)
-    if (
-        not np.array_equal(found[~finite], expected[~finite], equal_nan=True)
-        or not np.isfinite(found[finite]).all()
-    ):
+    if not np.array_equal(answer[~finite], expected[~finite], equal_nan=True):
         return np.inf
-    found = found[finite]
-    expected = expected[finite]
-    apart, largest = (np.abs(values).max(initial=0.0) for values in (found - expected, expected))
+    apart = np.abs(answer[finite] - expected[finite]).max(initial=0.0)
+    largest = np.abs(expected[finite]).max(initial=0.0)
+    if not np.isfinite(apart):
+        return np.inf
     return float(apart / largest) if largest else (np.inf if apart else 0.0)
 
 
@@ -126,13 +122,13 @@ def _is_float(values: np.ndarray) -> bool:
 
 
 def _differs(
-    signature: str, rows: int, name: str, found: np.ndarray, expected: np.ndarray, tolerance: float
+    signature: str, rows: int, name: str, answer: np.ndarray, expected: np.ndarray, tolerance: float
 ) -> ExportError:
     by_row = [
-        difference(found[row : row + 1], expected[row : row + 1]) for row in range(len(expected))
+        difference(answer[row : row + 1], expected[row : row + 1]) for row in range(len(expected))
     ]
     row = int(np.argmax(by_row))
-    apart = difference(found, expected)
+    apart = difference(answer, expected)
     much = (
         f"by {apart:.2g} of the largest value"
         if np.isfinite(apart)
@@ -140,7 +136,7 @@ def _differs(
     )
     return ExportError(
         f"the export does not predict what the trainer predicts: {name!r} of record {row}, through "
-        f"the signature {signature!r} in batches of {rows}, is {_short(found, row)}, and "
+        f"the signature {signature!r} in batches of {rows}, is {_short(answer, row)}, and "
         f"{_short(expected, row)} in predict: they differ {much} (tolerance {tolerance:g}). "
         "Nothing was published. Ops that draw random numbers in evaluation, or depend on anything "
         "but the record, cannot be exported, and a method tensorflow has to compute what its op "

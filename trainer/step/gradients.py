@@ -1,6 +1,6 @@
 """The gradients of a step of training, and which arrays must stay finite.
 
-Gradients are those of the whole batch at once, or added up over its microbatches. The loss, the
+Gradients are computed for the complete batch, or added up over its microbatches. The loss, the
 gradients and the model are checked in every training step, the optimizer before a save.
 
 The check of every step is cheap. The sum of the squared gradients, a metric anyway, shows that they
@@ -49,9 +49,9 @@ class Gradients(NamedTuple):
     extra: Any
 
 
-def called(task: Task, *given: Any) -> tuple[Array, Variables, Any]:
+def called(task: Task, *arguments: Any) -> tuple[Array, Variables, Any]:
     """What loss_fn returns. Raises InputError unless it is losses, variables and outputs."""
-    returned = task.loss_fn(*given)
+    returned = task.loss_fn(*arguments)
     if isinstance(returned, tuple) and len(returned) == 3 and isinstance(returned[1], Variables):
         return returned
     raise InputError(
@@ -128,17 +128,14 @@ def _added(
     def part(values: Array, mask: Array) -> Array:
         return masked_sum(values, mask) / records
 
-    def add(
-        carry: tuple[Any, Any], microbatch: tuple[Array, Batch]
-    ) -> tuple[Any, dict[str, Array]]:
-        (sums, extra), (number, rows) = carry, microbatch
-        made = gradients(
+    def add(carry: tuple[Any, Any], microbatch: Parts) -> tuple[Any, dict[str, Array]]:
+        sums, extra = carry
+        number, rows = microbatch
+        grads, means, extra = gradients(
             task, Variables(variables.params, extra), rows, jax.random.fold_in(rng, number), part
         )
-        sums = jax.tree.map(
-            lambda total, grad: total + grad.astype(total.dtype), sums, made.of_params
-        )
-        return (sums, made.extra), made.means
+        sums = jax.tree.map(lambda total, grad: total + grad.astype(total.dtype), sums, grads)
+        return (sums, extra), means
 
     zeros = jax.tree.map(lambda leaf: jnp.zeros_like(widened(leaf)), variables.params)
     (sums, extra), means = lax.scan(add, (zeros, variables.extra), parts, unroll=unroll)
@@ -184,19 +181,9 @@ def first_bad(loss: Array, gradient_squares: Sequence[Array], after: Variables) 
 
 def finder_of_broken(placement: Placement) -> Finder:
     """The quickest Finder on these devices."""
-    return (
-        _begin_on_host
-        if placement.on_cpu and jax.process_count() == 1
-        else _beginning_on_devices(placement)
-    )
-
-
-def _begin_on_host(state: TrainState) -> Callable[[], str]:
-    # views; a program would take a second to compile
-    held = {name: np.asarray(leaf) for name, leaf in _inexact(state)}
-    return lambda: next(
-        (name for name, numbers in held.items() if not np.isfinite(numbers).all()), ""
-    )
+    if placement.on_cpu and jax.process_count() == 1:
+        return _begin_on_host
+    return _beginning_on_devices(placement)
 
 
 def _beginning_on_devices(placement: Placement) -> Finder:
@@ -209,6 +196,12 @@ def _beginning_on_devices(placement: Placement) -> Finder:
         return lambda: names[int(jax.device_get(number))]
 
     return begin
+
+
+def _begin_on_host(state: TrainState) -> Callable[[], str]:
+    # views; a program would take a second to compile
+    arrays = [(name, np.asarray(leaf)) for name, leaf in _inexact(state)]
+    return lambda: next((name for name, array in arrays if not np.isfinite(array).all()), "")
 
 
 def _inexact(tree: Any) -> list[tuple[str, Any]]:

@@ -65,8 +65,7 @@ def abstract_state(
     shapes = jax.eval_shape(
         lambda seed: _init(task, seed, batch_spec, ema), jax.ShapeDtypeStruct((), jnp.uint32)
     )
-    whole = partial(_placed, sharding=placement.replicated)
-
+    replicated = partial(_placed, sharding=placement.replicated)
     shardings = split_parameters(shapes.variables.params, task.partition, placement)
 
     def split(path: Any, param: Any) -> jax.ShapeDtypeStruct:
@@ -75,12 +74,9 @@ def abstract_state(
     def like_its_parameter(statistic: Any, param: Any) -> jax.ShapeDtypeStruct:
         if _is_masked(statistic):  # of a parameter that this part of the optimizer does not update
             return statistic
-        # A factored statistic (adafactor) lacks a dimension, and is small.
-        return (
-            _placed(statistic, param.sharding)
-            if statistic.shape == param.shape
-            else whole(statistic)
-        )
+        if statistic.shape == param.shape:
+            return _placed(statistic, param.sharding)
+        return replicated(statistic)  # a factored one (adafactor) lacks a dimension, and is small
 
     params = jax.tree_util.tree_map_with_path(split, shapes.variables.params)
     averages = jax.tree_util.tree_map_with_path(split, shapes.ema)
@@ -89,10 +85,10 @@ def abstract_state(
         like_its_parameter,
         shapes.optimizer,
         params,
-        transform_non_params=whole,
+        transform_non_params=replicated,
         is_leaf=_is_masked,
     )
-    step, extra, key = jax.tree.map(whole, (shapes.step, shapes.variables.extra, shapes.key))
+    step, extra, key = jax.tree.map(replicated, (shapes.step, shapes.variables.extra, shapes.key))
     return TrainState(step, Variables(params, extra), optimizer, key, averages)
 
 
@@ -111,9 +107,9 @@ def averaged(average: Any, params: Any, step: Array, decay: float) -> Any:
     step: finished steps before this one, n. The decay is at most (1 + n) / (10 + n), so that the
     average forgets the initial parameters quickly."""
     done = step.astype(jnp.float32)
-    kept = jnp.minimum(decay, (1 + done) / (10 + done))
+    weight = jnp.minimum(decay, (1 + done) / (10 + done))
     return jax.tree.map(
-        lambda old, new: kept * old + (1 - kept) * new.astype(old.dtype), average, params
+        lambda old, new: weight * old + (1 - weight) * new.astype(old.dtype), average, params
     )
 
 

@@ -1,6 +1,7 @@
 """The steps of training, evaluation and prediction: pure functions of carried state and a batch."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -58,8 +59,9 @@ def train_step(
         else:
             parts = microbatches(batch, accumulate, axes)
             grads, means, extra = accumulated(task, state.variables, parts, rng, unroll, apart)
-        updates, optimizer = task.optimizer.update(grads, state.optimizer, state.variables.params)
-        params = optax.apply_updates(state.variables.params, updates)
+        before = state.variables.params
+        updates, optimizer = task.optimizer.update(grads, state.optimizer, before)
+        params = optax.apply_updates(before, updates)
         ema = state.ema if ema_decay is None else averaged(state.ema, params, state.step, ema_decay)
         after = TrainState(state.step + 1, Variables(params, extra), optimizer, state.key, ema)
         of_grads = squares(grads)
@@ -74,8 +76,8 @@ def train_step(
             return after, scalars
         bad = first_bad(means["loss"], of_grads, after.variables)
         if on_nan == "skip":
-            kept = state._replace(step=after.step)
-            after = jax.tree.map(lambda new, old: jnp.where(bad < 0, new, old), after, kept)
+            same = state._replace(step=after.step)
+            after = jax.tree.map(lambda new, old: jnp.where(bad < 0, new, old), after, same)
         return after, scalars | {BAD_LEAF: bad}
 
     return step
@@ -87,7 +89,7 @@ def _augmented(task: Task, batch: Batch, axes: BatchAxes) -> Batch:
     if task.augment is None:
         return batch
     augmented = task.augment(batch)
-    _check_rows(augmented, batch[MASK].shape[0], "augment")
+    _check_rows(augmented, batch, "augment")
     return {**augmented, **{key: value for key, value in batch.items() if key.startswith("_")}}
 
 
@@ -140,10 +142,12 @@ def _rows(task: Task, variables: Variables, batch: Batch) -> dict[str, Any]:
         for name, leaf in predictions.items()
         if getattr(leaf, "shape", None) == losses.shape
     }
-    rows = {key: batch[key] for key in (MASK, INDEX) if key in batch} | {
-        MASK: labels.counting(batch)
-    }
+    rows = _numbered(batch) | {MASK: labels.counting(batch)}
     return rows | {tally.LOSSES: losses.astype(jnp.float32), PREDICTIONS: numbers}
+
+
+def _numbered(batch: Batch) -> dict[str, Any]:
+    return {key: batch[key] for key in (MASK, INDEX) if key in batch}
 
 
 def no_tallies(
@@ -151,7 +155,7 @@ def no_tallies(
 ) -> tuple[dict[str, tally.Tally], dict[str, Array]]:
     """The tallies at the start of an epoch, and whether each is neutral: see empty_tallies. Runs
     under jit."""
-    losses, outputs = jax.eval_shape(lambda *given: _evaluated(task, *given), variables, batch_spec)
+    losses, outputs = jax.eval_shape(partial(_evaluated, task), variables, batch_spec)
     return tally.empty_tallies(losses, outputs, batch_spec, task.metrics)
 
 
@@ -169,10 +173,8 @@ def predict_step(task: Task, keys: Sequence[str] | None, axes: BatchAxes = ROWS_
 
     def step(variables: Variables, batch: Batch) -> tuple[Variables, dict[str, Any]]:
         assert task.predict_fn is not None
-        rows = chosen(
-            _predicted(task.predict_fn, variables, tally.blank_padding(batch, axes=axes)), keys
-        )
-        rows |= {key: batch[key] for key in (MASK, INDEX) if key in batch}
+        blank = tally.blank_padding(batch, axes=axes)
+        rows = chosen(_predicted(task.predict_fn, variables, blank), keys) | _numbered(batch)
         return variables, {PROOF: _proof(batch), ROWS: rows}
 
     return step
@@ -180,7 +182,7 @@ def predict_step(task: Task, keys: Sequence[str] | None, axes: BatchAxes = ROWS_
 
 def _predicted(predict: PredictFn, variables: Variables, batch: Batch) -> Mapping[str, Any]:
     predictions = predict(variables, batch)
-    _check_rows(predictions, batch[MASK].shape[0], "predict_fn")
+    _check_rows(predictions, batch, "predict_fn")
     for name in predictions:
         if not isinstance(name, str) or name.startswith("_"):
             raise InputError(
@@ -190,17 +192,18 @@ def _predicted(predict: PredictFn, variables: Variables, batch: Batch) -> Mappin
     return predictions
 
 
-def _check_rows(arrays: Any, batch_rows: int, function: str) -> None:
+def _check_rows(arrays: Any, batch: Batch, function: str) -> None:
     if not isinstance(arrays, Mapping):
         raise InputError(
             f"{function} returned {kind_of(arrays)}. It must return a dict such as {{'class': "
             "array}, with one row per record in every array."
         )
+    rows = batch[MASK].shape
     for name, leaf in named_leaves(dict(arrays)).items():
-        if jnp.shape(leaf)[:1] != (batch_rows,):
+        if jnp.shape(leaf)[:1] != rows:
             raise InputError(
                 f"{function}'s {name} has the shape {list(jnp.shape(leaf))}; expected "
-                f"[{batch_rows}, ...], one row per record."
+                f"[{rows[0]}, ...], one row per record."
             )
 
 

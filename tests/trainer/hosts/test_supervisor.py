@@ -52,7 +52,7 @@ def hosts_of(count, **settings):
     """A Supervisor for each host, all of the same call."""
     made = [Supervisor(limits(**settings), store=store) for store in stores_of(count)]
     for each in made:
-        each.exchange._call = each._call = made[0]._call
+        each.exchange.call = each._call = made[0]._call
     return made
 
 

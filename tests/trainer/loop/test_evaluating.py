@@ -229,7 +229,7 @@ def test_a_poll_interval_of_zero_is_refused(follower, vector_input):
 @contextmanager
 def call_of(store, config):
     host, job = Supervisor(config, store=store), SimpleNamespace(config=config)
-    host.exchange._call = 0
+    host.exchange.call = 0
     with WATCHER.watching(host):
         decisions = SharedDecisions(host.exchange, host.asked_anywhere)
         yield Session(job, host, decisions, CheckpointManager(config), Ownership(config.workdir))

@@ -29,7 +29,7 @@ def outcomes(config):
 
         def outcome(index):
             host, ownership = hosts[index], Ownership(settings.workdir)
-            host.exchange._call = 0
+            host.exchange.call = 0
             try:
                 with WATCHER.watching(host), ownership, host.reporting():
                     decisions = SharedDecisions(host.exchange, host.asked_anywhere)
