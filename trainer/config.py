@@ -262,9 +262,7 @@ class TrainerConfig:
         for name in ("max_time", "checkpoint_every"):
             if getattr(self, name) is not None:
                 seconds_of(name, getattr(self, name))
-        if isinstance(self.iterations_per_loop, str):
-            seconds_of("iterations_per_loop", self.iterations_per_loop)
-        else:
+        if self.loop_seconds is None:
             check_positive_int("iterations_per_loop", self.iterations_per_loop)
 
     def _check_batch_axis(self) -> None:

@@ -162,12 +162,20 @@ class Recipe(ABC):
         Raises InfeedError for a work directory that has no checkpoint to evaluate, for an init_from
         that is not a checkpoint, for a checkpoint_path without one or with another mode, and for an
         export_path where exports cannot be."""
-        from trainer.checkpointing.listing import check_checkpoint
+        from pipeline.pages.page import check_page
+        from trainer.checkpointing.listing import check_checkpoint, finished_steps
+        from trainer.checkpointing.warm_start_finding import find_checkpoint
         from trainer.serving.publishing import check_place
 
         workdir = self.trainer.workdir
         trains = self.mode == "train"
-        self._check_report()
+        if self.report is not None:
+            if self.mode not in ("train", "evaluate"):
+                raise OptionError(
+                    f"report={self.report!r} with mode={self.mode}: only train and evaluate write "
+                    "a page. Leave it out."
+                )
+            check_page(self.report)
         if self.export.export_path is not None and self.mode in ("train", "export"):
             check_place(self.export.export_path, workdir)
         if self.mode == "sample" and type(self).samples is Recipe.samples:
@@ -175,7 +183,9 @@ class Recipe(ABC):
                 "mode=sample: this recipe generates nothing. The recipes char_lm and byte_lm do, "
                 "and so does one of your own with a method samples(self, trainer)."
             )
-        self._check_warm_start()
+        init_from = self.warm_start.init_from
+        if init_from and trains and not finished_steps(workdir):
+            find_checkpoint(init_from)
         if self.checkpoint_path is not None:
             if self.mode not in ("evaluate", "predict", "export", "sample"):
                 raise OptionError(
@@ -190,26 +200,6 @@ class Recipe(ABC):
             check_checkpoint(
                 workdir, self.trainer.restore_step if trains else None, required=not trains
             )
-
-    def _check_report(self) -> None:
-        if self.report is None:
-            return
-        if self.mode not in ("train", "evaluate"):
-            raise OptionError(
-                f"report={self.report!r} with mode={self.mode}: only train and evaluate write a "
-                "page. Leave it out."
-            )
-        from pipeline.pages.page import check_page
-
-        check_page(self.report)
-
-    def _check_warm_start(self) -> None:
-        from trainer.checkpointing.listing import finished_steps
-        from trainer.checkpointing.warm_start_finding import find_checkpoint
-
-        path = self.warm_start.init_from
-        if path and self.mode == "train" and not finished_steps(self.trainer.workdir):
-            find_checkpoint(path)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -232,7 +232,22 @@ class Task:
                 "Accuracy('label')}."
             )
         for name, metric in self.metrics.items():
-            self._check_metric(name, metric)
+            if name in RESERVED or name.startswith(("_", "speed/")):
+                raise OptionError(
+                    f"a metric is named {name!r}. {', '.join(RESERVED)} and names that start with "
+                    "_ or speed/ are reserved; choose another."
+                )
+            if isinstance(metric, type) or not (isinstance(metric, Metric) or callable(metric)):
+                raise OptionError(
+                    f"the metric {name!r} is {metric!r}. Allowed: a function(outputs, batch) -> "
+                    "values [b], or an instance of Metric."
+                )
+            for other, its in self.metrics.items():
+                if name.startswith(f"{other}/") and isinstance(its, Metric):
+                    raise OptionError(
+                        f"the metric {name!r} has the name of a value of the metric {other!r}. "
+                        "Choose another."
+                    )
 
     def traced_in(self, context: Callable[[], ContextDecorator]) -> "Task":
         """The task, whose functions are traced in this context."""
@@ -240,24 +255,6 @@ class Task:
             name: getattr(self, name) for name in ("init", "loss_fn", "predict_fn", "augment")
         }
         return replace(self, **{name: context()(each) for name, each in functions.items() if each})
-
-    def _check_metric(self, name: str, metric: object) -> None:
-        if name in RESERVED or name.startswith(("_", "speed/")):
-            raise OptionError(
-                f"a metric is named {name!r}. {', '.join(RESERVED)} and names that start with _ or "
-                "speed/ are reserved; choose another."
-            )
-        if isinstance(metric, type) or not (isinstance(metric, Metric) or callable(metric)):
-            raise OptionError(
-                f"the metric {name!r} is {metric!r}. Allowed: a function(outputs, batch) -> values "
-                "[b], or an instance of Metric."
-            )
-        for other, its in self.metrics.items():
-            if name.startswith(f"{other}/") and isinstance(its, Metric):
-                raise OptionError(
-                    f"the metric {name!r} has the name of a value of the metric {other!r}. Choose "
-                    "another."
-                )
 
 
 def chosen(predictions: Mapping[str, Any], keys: Sequence[str] | None) -> dict[str, Any]:

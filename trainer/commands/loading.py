@@ -92,8 +92,21 @@ def recipe_class(name: str) -> type[Recipe]:
     module_name, _, class_name = RECIPES.get(name, name).partition(":")
     class_name = class_name or "Config"
     _check_name(module_name, class_name)
-    with _importing(module_name):
+    try:
         module = importlib.import_module(module_name) if _exists(module_name) else None
+    except SystemExit as error:
+        raise OptionError(
+            f"{module_name} ended the program while it was imported, with exit code {error.code}. "
+            "Put what it does as a program under: if __name__ == '__main__':"
+        ) from error
+    except Exception as error:
+        lines = source_lines(error)
+        if lacks_library(error) or not lines or keeps_all_frames():
+            raise
+        hint = f". {DECORATOR}" if "non-frozen dataclass" in str(error) else ""
+        raise OptionError(
+            f"{module_name} cannot be imported: {described(error)}{hint}", *lines
+        ) from error
     if module is None:
         missing = f"there is no module {module_name!r}"
         if ":" not in name:
@@ -142,25 +155,6 @@ def _exists(module_name: str) -> bool:
         if error.name and f"{module_name}.".startswith(f"{error.name}."):
             return False
         raise
-
-
-@contextmanager
-def _importing(module_name: str) -> Iterator[None]:
-    try:
-        yield
-    except SystemExit as error:
-        raise OptionError(
-            f"{module_name} ended the program while it was imported, with exit code {error.code}. "
-            "Put what it does as a program under: if __name__ == '__main__':"
-        ) from error
-    except Exception as error:
-        lines = source_lines(error)
-        if lacks_library(error) or not lines or keeps_all_frames():
-            raise
-        hint = f". {DECORATOR}" if "non-frozen dataclass" in str(error) else ""
-        raise OptionError(
-            f"{module_name} cannot be imported: {described(error)}{hint}", *lines
-        ) from error
 
 
 def _without(module: ModuleType, class_name: str) -> str:

@@ -89,7 +89,10 @@ def run(recipe: Recipe, command: Command | None = None) -> None:
     if recipe.show_state:
         _show_state(trainer, recipe)
     elif recipe.mode == "sample":
-        _print_samples(trainer, recipe)
+        # A line of dashes separates texts.
+        for number, text in enumerate(recipe.samples(trainer)):
+            for line in (*("---",) * (number > 0), *text.split("\n")):
+                _say(line)  # which escapes control characters: a model may generate some
     elif recipe.trainer.fast_dev_run:
         _try(trainer, recipe, command, predicts=task.predict_fn is not None)
     elif recipe.mode == "predict":
@@ -150,14 +153,6 @@ def _write_predictions(trainer: Trainer, recipe: Recipe) -> None:
             progress.add(1)
             count += 1
     say(Console(), f"{count} predictions written to {path}")
-
-
-def _print_samples(trainer: Trainer, recipe: Recipe) -> None:
-    """A line of dashes separates texts. Escapes control characters, which a model may generate as
-    well."""
-    for number, text in enumerate(recipe.samples(trainer)):
-        for line in (*("---",) * (number > 0), *text.split("\n")):
-            _say(line)
 
 
 def _export(trainer: Trainer, recipe: Recipe) -> None:

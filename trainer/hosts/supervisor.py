@@ -217,19 +217,16 @@ class Supervisor:
             if long and doing.waits and self._others_are_busy(place, doing):
                 still = 0.0
                 self._since = self._clock
+        # Ctrl-C in a notebook does not ask the process to end.
+        ends_soon = self._asked == "SIGTERM" or (
+            self._asked == "SIGINT" and "ipykernel" not in sys.modules
+        )
         if self.failed:
             self._see_off(self.failed, doing)
-        elif self._in_a_hurry and min(still, time.monotonic() - self._asked_at) >= doing.grace:
+        elif ends_soon and min(still, time.monotonic() - self._asked_at) >= doing.grace:
             self._leave_unsaved(f"no progress for {still:.0f} s; it is {doing.what}")
         elif still >= doing.limit and not self._raising:
             self._stuck(doing, still)
-
-    @property
-    def _in_a_hurry(self) -> bool:
-        """Whether the process was asked to end: as Ctrl-C in a notebook is not."""
-        return self._asked == "SIGTERM" or (
-            self._asked == "SIGINT" and "ipykernel" not in sys.modules
-        )
 
     def _standing_still(self, place: object) -> float:
         """Seconds since a look first saw it at this place, by a clock that stops while the process

@@ -80,7 +80,16 @@ class Chunks:
             step = self.start
             for length in self.lengths:
                 host = self._read(length)
-                count = self._count_of_all(step, host.count, length)
+                count = host.count
+                if self.common is not None:
+                    digest = getattr(self.batches, "digest", None)
+                    count = self.common(step + count, count < length, digest) - step
+                if count < host.count:
+                    log.warning(
+                        "the input of another host ended at step %d: this host's later batches "
+                        "are left out",
+                        step + count,
+                    )
                 if count < length:
                     for i in range(count):
                         yield self._placed(step + i, _Host(1, [host.batch(i)].__getitem__))
@@ -88,20 +97,6 @@ class Chunks:
                 yield self._placed(step, host)
                 del host  # before the next are read
                 step += length
-
-    def _count_of_all(self, step: int, count: int, length: int) -> int:
-        """How many of these batches all hosts have."""
-        if self.common is None:
-            return count
-        digest = getattr(self.batches, "digest", None)
-        common = self.common(step + count, count < length, digest) - step
-        if common < count:
-            log.warning(
-                "the input of another host ended at step %d: this host's later batches are left "
-                "out",
-                step + common,
-            )
-        return common
 
     def _read(self, length: int) -> "_Host":
         """The next batches; fewer if the input ends. Several are copied to memory that is aligned

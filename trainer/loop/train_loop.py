@@ -18,7 +18,7 @@ from trainer.hosts.exits import ending
 from trainer.loop.dispatching import Dispatches, DispatchResult, Marks, Steps
 from trainer.loop.evaluate import PeriodicEvaluations
 from trainer.loop.job import Job, OpenedInput
-from trainer.loop.program import PEAKS, Program
+from trainer.loop.program import PEAKS
 from trainer.loop.schedule import Pace, Profile, Schedule
 from trainer.loop.session import Begun, Session
 from trainer.loop.train_monitor import Recorder, TrainMonitor
@@ -98,11 +98,15 @@ class Training:
         why it failed."""
         session = self.session
         begun = self.begun
-        size = _step_size(session.job, self._program)  # before the log line: tracing may fail
+        job = session.job
+        devices = job.placement.mesh.devices
+        peak = job.config.peak_tflops or PEAKS.get(devices.flat[0].device_kind)
+        flops = job.task.flops or self._program.flops() or None
+        size = StepSize(job.config.global_batch_size, flops, peak and peak * devices.size)
         self._say_beginning()
         with ExitStack() as stack:
             self._recorder = stack.enter_context(
-                Recorder(session.job, self.opened.source, session.ownership.fence)
+                Recorder(job, self.opened.source, session.ownership.fence)
             )
             self._recorder.start(begun.step, begun.position, begun.run)
             if self._pace:
@@ -289,10 +293,3 @@ def training_step(job: Job) -> Step:
         axes=placement.axes,
         apart=placement if job.task.independent_rows else None,
     )
-
-
-def _step_size(job: Job, program: Program) -> StepSize:
-    devices = job.placement.mesh.devices
-    peak = job.config.peak_tflops or PEAKS.get(devices.flat[0].device_kind)
-    flops = job.task.flops or program.flops() or None
-    return StepSize(job.config.global_batch_size, flops, peak and peak * devices.size)

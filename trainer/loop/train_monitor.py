@@ -302,9 +302,31 @@ class FiniteCheck:
         """Raises NanError, naming the first broken step and the first broken array, unless such
         steps are skipped."""
         for i, leaf in enumerate(bad.tolist()):
-            self._in_a_row = self._in_a_row + 1 if leaf >= 0 else 0
-            if leaf >= 0:
-                self._handle_broken(result, i, self.names[leaf])
+            if leaf < 0:
+                self._in_a_row = 0
+                continue
+            self._in_a_row += 1
+            step = result.start + i + 1
+            loss = float(result.scalars["loss"][i])
+            name = self.names[leaf]
+            value = str(loss) if name == LOSS else f"not finite (the loss is {loss:.4g})"
+            problem = f"after step {step} {name} is {value}"
+            if self.on_nan == "raise":
+                raise NanError(
+                    f"{problem}. No checkpoint contains it; the same command resumes from the "
+                    "newest checkpoint. Lower the learning rate, clip the gradient, or skip such "
+                    "steps (--on-nan skip). Check the records of that step (each label must be "
+                    f"below the number of the model's classes){self.hint(step)}"
+                )
+            self.skipped += 1
+            log.warning(
+                "%s: skipped the step (%d so far)%s", problem, self.skipped, self.hint(step)
+            )
+            if self._in_a_row > MOST_IN_A_ROW:
+                raise NanError(
+                    f"{problem}, as in the {MOST_IN_A_ROW} steps before it. Skipping steps does "
+                    "not help here."
+                )
 
     def for_save(self, step: int, state: TrainState) -> Callable[[], None]:
         """Begins to look; the result raises NanError if any array of the state is not finite,
@@ -320,23 +342,3 @@ class FiniteCheck:
                 )
 
         return verify
-
-    def _handle_broken(self, result: DispatchResult, i: int, name: str) -> None:
-        step = result.start + i + 1
-        loss = float(result.scalars["loss"][i])
-        value = str(loss) if name == LOSS else f"not finite (the loss is {loss:.4g})"
-        problem = f"after step {step} {name} is {value}"
-        if self.on_nan == "raise":
-            raise NanError(
-                f"{problem}. No checkpoint contains it; the same command resumes from the newest "
-                "checkpoint. Lower the learning rate, clip the gradient, or skip such steps "
-                "(--on-nan skip). Check the records of that step (each label must be below the "
-                f"number of the model's classes){self.hint(step)}"
-            )
-        self.skipped += 1
-        log.warning("%s: skipped the step (%d so far)%s", problem, self.skipped, self.hint(step))
-        if self._in_a_row > MOST_IN_A_ROW:
-            raise NanError(
-                f"{problem}, as in the {MOST_IN_A_ROW} steps before it. Skipping steps does not "
-                "help here."
-            )

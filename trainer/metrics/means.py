@@ -57,26 +57,23 @@ def pair_sum(values: Array, errors: Array, counts: Array) -> Array:
     """float_sum of values + errors. errors: what rounding left out of each value."""
     high, low = (jnp.where(counts, part, 0).astype(jnp.float32) for part in (values, errors))
     while high.ndim:
-        high, low = _last_axis_sum(high, low)
+        while (size := high.shape[-1]) > 1:
+            half = (size + 1) // 2
+            padding = [(0, 0)] * (high.ndim - 1) + [(0, 2 * half - size)]
+            (a, b), (a_low, b_low) = (
+                jnp.split(jnp.pad(part, padding), 2, axis=-1) for part in (high, low)
+            )
+            high = a + b
+            back = high - a
+            low = a_low + b_low + ((a - (high - back)) + (b - back))
+        high = high[..., 0]
+        low = low[..., 0]
     return jnp.stack([high, jnp.where(jnp.isfinite(high), low, 0)])
 
 
 def total_of(state: np.ndarray) -> float:
     """The number that is the sum of float_sum's results."""
     return float(state[0] + state[1]) if np.isfinite(state[0]) else float(state[0])
-
-
-def _last_axis_sum(high: Any, low: Any) -> tuple[Any, Any]:
-    while (size := high.shape[-1]) > 1:
-        half = (size + 1) // 2
-        added = [(0, 0)] * (high.ndim - 1) + [(0, 2 * half - size)]
-        (a, b), (a_low, b_low) = (
-            jnp.split(jnp.pad(part, added), 2, axis=-1) for part in (high, low)
-        )
-        high = a + b
-        back = high - a
-        low = a_low + b_low + ((a - (high - back)) + (b - back))
-    return high[..., 0], low[..., 0]
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,11 @@ def blank_padding(
 
     def blank(leaf: Array, axis: int) -> Array:
         shaped = mask.reshape((1,) * axis + mask.shape + (1,) * (leaf.ndim - axis - 1))
-        values = _padding_values(leaf.dtype)
+        if jnp.issubdtype(leaf.dtype, jnp.floating):
+            of_paddings = [0, np.nan, jnp.finfo(leaf.dtype).max]
+        else:
+            of_paddings = [0, 0, 1 if leaf.dtype.kind == "b" else jnp.iinfo(leaf.dtype).max]
+        values: Any = np.array(of_paddings, leaf.dtype)
         if not isinstance(padding, int):
             values = jnp.asarray(values)
         return jnp.where(shaped, leaf, values[padding])
@@ -82,13 +86,6 @@ def blank_padding(
     arrays = dict(batch)
     own = {key: arrays.pop(key) for key in batch if key.startswith("_")}
     return axes.map(blank, arrays) | own
-
-
-def _padding_values(dtype: Any) -> np.ndarray:
-    """The values of PADDINGS in this dtype."""
-    if jnp.issubdtype(dtype, jnp.floating):
-        return np.array([0, np.nan, jnp.finfo(dtype).max], dtype)
-    return np.array([0, 0, 1 if dtype.kind == "b" else jnp.iinfo(dtype).max], dtype)
 
 
 class Tally(NamedTuple):
@@ -271,12 +268,10 @@ def _add(total: Array, low: Array | None, value: Array) -> tuple[Array, Array | 
 
 def _widened(state: Any, lows: list[np.ndarray | None]) -> Any:
     leaves, tree = jax.tree.flatten(state)
-    return tree.unflatten([_widest(leaf, low) for leaf, low in zip(leaves, lows, strict=True)])
-
-
-def _widest(leaf: np.ndarray, low: np.ndarray | None) -> np.ndarray:
-    if leaf.dtype.kind != "f":
-        return leaf.astype(np.int64)
-    total = leaf.astype(np.float64)
-    # An infinite sum has no rounding error.
-    return total if low is None else np.where(np.isfinite(total), total + low, total)
+    totals = []
+    for leaf, low in zip(leaves, lows, strict=True):
+        total = leaf.astype(np.float64 if leaf.dtype.kind == "f" else np.int64)
+        if low is not None:  # an infinite sum has no rounding error
+            total = np.where(np.isfinite(total), total + low, total)
+        totals.append(total)
+    return tree.unflatten(totals)

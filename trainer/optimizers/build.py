@@ -73,29 +73,24 @@ def learning_rate(config: OptimizerConfig, run: Run) -> optax.Schedule:
             f"warmup={config.warmup!r} takes {warmup} steps, but the training has {run.max_steps}. "
             "Shorten it."
         )
-    after = _after_warmup(config, run, highest, warmup)
-    if not warmup:
-        return after
-    return optax.join_schedules([optax.linear_schedule(0.0, highest, warmup), after], [warmup])
-
-
-def _after_warmup(config: OptimizerConfig, run: Run, highest: float, warmup: int) -> optax.Schedule:
     steps = run.max_steps - warmup
     lowest = highest * config.final_rate
     match config.schedule:
         case "constant":
-            return optax.constant_schedule(highest)
+            after = optax.constant_schedule(highest)
         case "cosine":
-            return optax.cosine_decay_schedule(highest, steps, config.final_rate)
+            after = optax.cosine_decay_schedule(highest, steps, config.final_rate)
         case "linear":
-            return optax.linear_schedule(highest, lowest, steps)
+            after = optax.linear_schedule(highest, lowest, steps)
         case "polynomial":
-            return optax.polynomial_schedule(highest, lowest, config.decay_power, steps)
+            after = optax.polynomial_schedule(highest, lowest, config.decay_power, steps)
         case "step":
             marks = [steps_of(length, run) - warmup for length in config.decay_at]
-            return optax.piecewise_constant_schedule(
-                highest, dict.fromkeys(marks, config.decay_factor)
-            )
+            factors = dict.fromkeys(marks, config.decay_factor)
+            after = optax.piecewise_constant_schedule(highest, factors)
+    if not warmup:
+        return after
+    return optax.join_schedules([optax.linear_schedule(0.0, highest, warmup), after], [warmup])
 
 
 def _rule(config: OptimizerConfig, rate: Any) -> optax.GradientTransformation:

@@ -99,7 +99,8 @@ class PackedText(DataRecipe):
         a prompt that is too long or that the tokenizer cannot represent."""
         super().check()
         row = (self.text_info.sequence_length,)
-        features = getattr(self.eval_records.info.layout, "features", {})
+        info = self.eval_records.info
+        features = getattr(info.layout, "features", {})
         for key, shape in zip(KEYS, (row, row, row, ()), strict=True):
             if key not in features or features[key].shape != shape:
                 raise OptionError(
@@ -113,17 +114,13 @@ class PackedText(DataRecipe):
                     "out."
                 )
             _ = self.sample_length
-        self._warn_of_unknown()
-
-    def _warn_of_unknown(self) -> None:
-        totals = self.eval_records.info.totals
-        if unknown := totals.get("num_unknown"):
+        if unknown := info.totals.get("num_unknown"):
             log.warning(
                 "%s: %d of %d tokens are unknown to the tokenizer, but all of their bytes count: "
                 "bits_per_byte is too low",
-                self.eval_records.info.name,
+                info.name,
                 unknown,
-                totals["num_tokens"],
+                info.totals["num_tokens"],
             )
 
     @cached_property

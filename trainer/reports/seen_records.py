@@ -5,7 +5,6 @@ The order is a pure function of (seed, position), so the start of a run and its 
 Bad records, which depend on the data, are in the history. To know more than numbers, the sources of
 the run's input are opened again. Needs neither JAX nor TensorFlow."""
 
-import contextlib
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -55,28 +54,23 @@ def seen_batches(history: History, steps: range, workdir: str) -> Iterator[SeenB
     traces: dict[int, _Trace] = {}
     for step in steps:
         segment = segment_of(history, step, workdir)
-        with _explained(segment, step, workdir):
+        provenance = segment.start.input
+        if provenance is None:
+            raise CheckpointError(
+                f"the run that trained step {step} read an input that does not tell where its "
+                "records come from: an iterable, or an Input without `provenance`. Only inputs "
+                "made by train_dataset can be traced."
+            )
+        try:
             if id(segment) not in traces:
-                traces = {id(segment): _Trace(segment, segment.start.input or {})}
+                traces = {id(segment): _Trace(segment, provenance)}
             batch = traces[id(segment)].batch(step)
+        except Exception as e:  # the line may contain anything
+            raise CheckpointError(
+                f"{workdir}/{SEGMENTS}: the start after step {segment.start.step} has no valid "
+                f"input ({e!r}). {REMEDY}"
+            ) from e
         yield batch
-
-
-@contextlib.contextmanager
-def _explained(segment: Segment, step: int, workdir: str) -> Iterator[None]:
-    if segment.start.input is None:
-        raise CheckpointError(
-            f"the run that trained step {step} read an input that does not tell where its records "
-            "come from: an iterable, or an Input without `provenance`. Only inputs made by "
-            "train_dataset can be traced."
-        )
-    try:
-        yield
-    except Exception as e:  # the line may contain anything
-        raise CheckpointError(
-            f"{workdir}/{SEGMENTS}: the start after step {segment.start.step} has no valid input "
-            f"({e!r}). {REMEDY}"
-        ) from e
 
 
 class _Trace:

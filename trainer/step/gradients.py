@@ -151,7 +151,12 @@ def squares(tree: Any) -> list[Array]:
     """The sum of squares of every floating-point or complex array, in float32 or wider.
 
     The root of their sum is the L2 norm of all arrays as one vector."""
-    return [_square_sum(leaf) for _, leaf in _inexact(tree)]
+    return [
+        jax.lax.platform_dependent(
+            jnp.square(jnp.abs(widened(leaf))), cpu=_sum_on_cpu, default=jnp.sum
+        )
+        for _, leaf in _inexact(tree)
+    ]
 
 
 def checked_names(variables: Variables) -> list[str]:
@@ -217,12 +222,6 @@ def _finite(leaves: Sequence[Array]) -> Array:
 
 def _first(flags: Array) -> Array:
     return jnp.where(jnp.any(flags), jnp.argmax(flags) if flags.size else 0, -1).astype(jnp.int32)
-
-
-def _square_sum(leaf: Array) -> Array:
-    return jax.lax.platform_dependent(
-        jnp.square(jnp.abs(widened(leaf))), cpu=_sum_on_cpu, default=jnp.sum
-    )
 
 
 def _sum_on_cpu(array: Array) -> Array:
