@@ -212,7 +212,7 @@ def planned_requests(records: IndexedRecords) -> Requests:
             ids = order.rows(order.advance(order.start, step), [range(batch)]).record_ids
             yield ids, records.weigh(ids)
 
-    lookahead = Lookahead(groups(), ahead)
+    lookahead = Lookahead(groups(), ahead, info.num_records)
     requests = num_bytes = 0
     for group in lookahead:
         ids, starts = lookahead.due(lambda ids: read_starts(records.index.locate(ids)))

@@ -17,7 +17,7 @@ import numpy as np
 from pipeline.description import description_of
 from pipeline.errors import CorruptRecordError, InfeedError, ShardError, printable
 from pipeline.shards.example_decoding import decode_example
-from pipeline.shards.frames import FRAME_BYTES, HEADER_BYTES, proven_crc
+from pipeline.shards.frames import FRAME_BYTES, HEADER_BYTES, crc32c, proven_crc
 from pipeline.shards.manifest import Manifest
 from pipeline.shards.split_index import Location, load_index
 from pipeline.sources.lookahead import Lookahead
@@ -55,6 +55,7 @@ class IndexedReading(Iterable[list[Record]]):
     """See Reading: the records of groups, from indexed shards."""
 
     header_bytes = HEADER_BYTES  # from the start of a record to its payload
+    checked = True  # against the index
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class IndexedReading(Iterable[list[Record]]):
         self._index = index
         self._ahead_bytes = ahead_bytes
         self._join_bytes = MAX_READ_BYTES if storage.remote else COPY_BYTES
-        self._lookahead = Lookahead(groups, ahead_bytes)
+        self._lookahead = Lookahead(groups, ahead_bytes, len(index.lengths))
         # groups, and the reads that each waits for
         self._planned = deque[tuple[np.ndarray, int]]()
         self._asked = deque[_Read]()
@@ -117,39 +118,43 @@ class IndexedReading(Iterable[list[Record]]):
         # a payload may be empty, a range may not: it then contains a byte of the footer
         sizes = np.maximum(sizes, 1)
         held = np.add.reduceat(where.length + RECORD_OBJECT_BYTES, starts)
+        begins = where.offset + self.header_bytes - np.repeat(offsets, ends - starts)
+        places = list(zip(begins.tolist(), (begins + where.length).tolist(), strict=True))
+        records = (ids.tolist(), places, where.crc.tolist())
         columns = (where.shard[starts], offsets, sizes, held, starts, ends)
-        records = _rows(ids, where.record, where.offset, where.length, where.crc)
         return [
-            _Read(shard, offset, size, held_bytes, records[first:end])
-            for shard, offset, size, held_bytes, first, end in _rows(*columns)
+            _Read(*place, *(each[first:end] for each in records))
+            for *place, first, end in zip(*(each.tolist() for each in columns), strict=True)
         ]
 
     def _keep(self, read: "_Read", data: bytes) -> None:
         assert len(data) == read.size
         self._reads_done += 1
-        for record_id, record, offset, length, crc in read.records:
-            begin = offset + self.header_bytes - read.offset
-            payload = data[begin : begin + length]  # of a single record: no copy
-            try:
-                # The checksum stays with the bytes it was computed from: it proves what is
-                # delivered.
-                self._kept[record_id] = Proven(payload, self.crc_of(payload, crc))
-            except CorruptRecordError as e:
-                where = f"{self._paths[read.shard]}, record {record} at byte {offset}"
-                self._kept[record_id] = CorruptRecordError(f"{where}: {e}")
+        payloads = [data[begin:end] for begin, end in read.places]  # of a single record: no copy
+        crcs = list(map(crc32c, payloads))
+        # The checksum stays with the bytes it was computed from: it proves what is delivered.
+        self._kept.update(zip(read.ids, map(Proven, payloads, crcs), strict=True))
+        if self.checked and crcs != read.crcs:
+            for record_id, payload, crc in zip(read.ids, payloads, read.crcs, strict=True):
+                try:
+                    proven_crc(payload, crc)
+                except CorruptRecordError as e:
+                    self._kept[record_id] = CorruptRecordError(f"{self._where(record_id)}: {e}")
 
-    def crc_of(self, payload: bytes, due: int) -> int:
-        """The crc32c of a payload. Raises CorruptRecordError, without the location, unless it
-        equals `due`."""
-        return proven_crc(payload, due)
+    def _where(self, record_id: int) -> str:
+        place = self._index.locate(np.array([record_id]))
+        path = self._paths[place.shard[0]]
+        return f"{path}, record {place.record[0]} at byte {place.offset[0]}"
 
     def _complete_groups(self) -> Iterator[list[Record]]:
         while self._planned and self._planned[0][1] <= self._reads_done:
             group, _ = self._planned.popleft()
             records = [self._kept[record_id] for record_id in group.tolist()]
-            for record_id in self._lookahead.used(group):
+            last = self._lookahead.used(group)
+            for record_id in last.tolist():
                 del self._kept[record_id]
-                self.held_bytes -= int(self._index.lengths[record_id]) + RECORD_OBJECT_BYTES
+            held = self._index.lengths[last].sum(dtype=np.int64) + RECORD_OBJECT_BYTES * len(last)
+            self.held_bytes -= int(held)
             yield records
 
 
@@ -158,12 +163,10 @@ class _Read(NamedTuple):
     offset: int
     size: int
     held_bytes: int
-    # number in the split, number in the shard, offset of the frame, length, crc32c
-    records: list[tuple[int, ...]]
-
-
-def _rows(*columns: np.ndarray) -> list[tuple[int, ...]]:
-    return list(zip(*(column.tolist() for column in columns), strict=True))
+    # of the records in it: numbers in the split, where payloads begin and end, crc32c
+    ids: list[int]
+    places: list[tuple[int, int]]
+    crcs: list[int]
 
 
 def read_starts(location: Location, join_bytes: int = MAX_READ_BYTES) -> np.ndarray:
