@@ -95,7 +95,7 @@ class RecordSums:
         """The sums of each column, over all records."""
         if self._parse and self._records:
             for key, column in self._parse(self._records).items():
-                values = column.values if isinstance(column, Ragged) else column.ravel()
+                values = column.values if isinstance(column, Ragged) else np.asarray(column).ravel()
                 self._columns[key].add(ColumnSums.of(values, classes=key in self._classes))
             self._records = []
             self._bytes = 0

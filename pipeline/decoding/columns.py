@@ -10,6 +10,7 @@ import numpy as np
 
 from pipeline.description import Renumbering
 from pipeline.raw.cells import MISSING
+from pipeline.spec import objects
 
 ONE_BYTE = 128  # a varint below it takes one
 _FEW_BYTES = 32  # per list: fewer are collected by index, more as slices
@@ -26,7 +27,29 @@ class Ragged(NamedTuple):
         return np.split(self.values, np.cumsum(self.lengths)[:-1]) if len(self.lengths) else []
 
 
-Column = np.ndarray | Ragged
+class Slices(Sequence[bytes]):
+    """One value of each record, cut out of it when it is asked for. So the photographs of a batch
+    are never in memory together, which costs as much as a tenth of decoding them."""
+
+    def __init__(
+        self, payloads: Sequence[bytes], rows: np.ndarray, begins: np.ndarray, sizes: np.ndarray
+    ) -> None:
+        self._payloads = payloads
+        places = (rows, begins, begins + sizes)
+        self._places = list(zip(*(each.tolist() for each in places), strict=True))
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, at: Any) -> Any:
+        row, begin, end = self._places[at]
+        return self._payloads[row][begin:end]
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return objects(list(self))
+
+
+Column = np.ndarray | Ragged | Slices
 Columns = dict[str, Column]
 
 
@@ -38,7 +61,7 @@ def renumbered(
     numbers = Columns()
     hidden = None
     for key, renumber in by.items():
-        column = columns[key]
+        column: Any = columns[key]
         values = column.values if isinstance(column, Ragged) else column
         renumbered_values = renumber(values)
         gone = (renumbered_values == MISSING) & (values != MISSING)
@@ -66,7 +89,7 @@ def merged(parts: Sequence[tuple[np.ndarray, Columns]]) -> Columns:
             values = np.concatenate([rows[at] for at in order.tolist()])
             columns_of_all[key] = Ragged(values, lengths)
         else:
-            columns_of_all[key] = np.concatenate(columns)[order]
+            columns_of_all[key] = np.concatenate([np.asarray(each) for each in columns])[order]
     return columns_of_all
 
 

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipeline.decoding.columns import ONE_BYTE, Columns, Ragged, floats, integers, merged
+from pipeline.decoding.columns import ONE_BYTE, Columns, Ragged, Slices, floats, integers, merged
 from pipeline.shards.example import LIST_TAG, varint
 from pipeline.shards.example_decoding import decode_features, example_keys
 from pipeline.shards.schema import Feature
-from pipeline.spec import DTYPES, feature_values, objects
+from pipeline.spec import DTYPES, feature_values
 
 _PADDING = bytes(512)  # after the last record: a step may look beyond its end
 _MOST_ORDERS = 3  # of keys, in one batch; other records are decoded one by one
@@ -25,6 +25,8 @@ _MOST_ORDERS = 3  # of keys, in one batch; other records are decoded one by one
 _MOST_STEPS = 1 << 20
 _LONGEST_KEY = 256  # bytes
 _TOO_LONG = 1 << 40  # in place of a length of over five bytes
+_LARGE = 4  # times what is looked at: larger records are not joined
+_LENGTHS = 26  # bytes of an entry before its value, without key and tag: four lengths, four tags
 
 
 class _Ranges(NamedTuple):
@@ -50,6 +52,7 @@ class _Order:
         tails = [bytes([0, tag, 0, 0x0A, 0]) if tag else b"\0" for tag in self.tags]
         beginnings = [b"\x0a\0" + head + tail for head, tail in zip(self.heads, tails, strict=True)]
         self.sizes = np.array([len(begins) for begins in beginnings], np.int64)
+        self.window = _LENGTHS + max(map(len, self.heads), default=0)
         self.width = -(-int(self.sizes.max(initial=0)) // 8)
         known, less, moving, mask = (
             np.zeros((len(keys), 8 * self.width), np.uint8) for _ in range(4)
@@ -104,10 +107,8 @@ class ExampleParser:
         No columns if there is none, or any value among them is not as it should be."""
         if not payloads:
             return np.zeros(0, bool), {}
-        sizes = np.fromiter(map(len, payloads), np.int64, len(payloads))
-        data = np.frombuffer(b"".join([*payloads, _PADDING]), np.uint8)
-        ends = np.cumsum(sizes)
-        alike, ranges = _walk(data, ends - sizes, ends, self._order)
+        text = _text_of(payloads, self._order)
+        alike, ranges = _walk(text, self._order)
         if not alike.any():
             keys = example_keys(payloads[0]) or ()  # none if it is not an Example
             bearable = (
@@ -115,15 +116,12 @@ class ExampleParser:
                 and max(map(len, keys), default=0) <= _LONGEST_KEY
             )
             self._order = order = _Order(keys if bearable else (), self._features)
-            alike, ranges = _walk(data, ends - sizes, ends, order)
-        if not alike.all():
-            ranges = {
-                key: _Ranges(begins[alike], sizes[alike]) for key, (begins, sizes) in ranges.items()
-            }
+            text = _text_of(payloads, order)
+            alike, ranges = _walk(text, order)
         if not alike.any():
             return alike, {}
         present = {key: feature for key, feature in self._features.items() if key in ranges}
-        columns = _columns(data, present, ranges)
+        columns = _columns(text, np.flatnonzero(alike), present, ranges)
         absent = self._features.keys() - ranges.keys()
         if absent and (columns or not present):
             columns |= self._one_by_one([b""] * int(alike.sum()), absent)
@@ -146,29 +144,92 @@ class ExampleParser:
         return columns
 
 
-def _walk(
-    data: np.ndarray, begins: np.ndarray, ends: np.ndarray, order: _Order
-) -> tuple[np.ndarray, dict[bytes, _Ranges]]:
-    """Which of the records in data[begin:end] have this order, and where the values of the features
-    with a tag are."""
-    size, at = _lengths(data, begins + 1)
-    alike: Any = (at + size == ends) & (data[begins] == 0x0A) & (len(order.keys) > 0)
+class _Joined:
+    """The bytes of all records, one after the other."""
+
+    def __init__(self, payloads: Sequence[bytes]) -> None:
+        self.payloads = payloads
+        self.sizes = np.fromiter(map(len, payloads), np.int64, len(payloads))
+        self._begins = np.cumsum(self.sizes) - self.sizes
+        self.data = np.frombuffer(b"".join([*payloads, _PADDING]), np.uint8)
+
+    def look(self, _entry: int, offsets: np.ndarray) -> np.ndarray:
+        """The places in `data` of what is at these offsets of the records."""
+        return self._begins + offsets
+
+    def ranges(
+        self, rows: np.ndarray, begins: np.ndarray, _sizes: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Bytes that contain these ranges of the records `rows`, and where each begins."""
+        return self.data, self._begins[rows] + begins
+
+
+class _Windows:
+    """The beginnings of entries alone, of records that are large beside them. Joining photographs
+    takes 50 times as long as parsing them."""
+
+    def __init__(self, payloads: Sequence[bytes], sizes: np.ndarray, order: _Order) -> None:
+        self.payloads = payloads
+        self.sizes = sizes
+        self._width = order.window
+        self._looks = np.zeros((len(order.keys) + 1, len(payloads) * self._width), np.uint8)
+        self._begins = np.arange(len(payloads)) * self._width
+        self.data = self._looks.ravel()
+
+    def look(self, entry: int, offsets: np.ndarray) -> np.ndarray:
+        """See _Joined: what is at the offsets of an entry's beginnings."""
+        width = self._width
+        windows = [
+            payload[at : at + width].ljust(width, b"\0")
+            for payload, at in zip(self.payloads, offsets.tolist(), strict=True)
+        ]
+        self._looks[entry] = np.frombuffer(b"".join(windows), np.uint8)
+        return entry * len(self._looks[0]) + self._begins
+
+    def ranges(
+        self, rows: np.ndarray, begins: np.ndarray, sizes: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """See _Joined."""
+        spans = zip(rows.tolist(), begins.tolist(), (begins + sizes).tolist(), strict=True)
+        data = b"".join([self.payloads[row][begin:end] for row, begin, end in spans])
+        return np.frombuffer(data, np.uint8), np.cumsum(sizes) - sizes
+
+
+def _text_of(payloads: Sequence[bytes], order: _Order) -> _Joined | _Windows:
+    sizes = np.fromiter(map(len, payloads), np.int64, len(payloads))
+    looked_at = (len(order.keys) + 1) * len(payloads) * order.window
+    if order.keys and sizes.sum() > _LARGE * looked_at:
+        return _Windows(payloads, sizes, order)
+    return _Joined(payloads)
+
+
+def _walk(text: _Joined | _Windows, order: _Order) -> tuple[np.ndarray, dict[bytes, _Ranges]]:
+    """Which of the records have this order, and where in those the values of the features with a
+    tag are."""
+    data = text.data
+    entries = len(order.keys)
+    at = text.look(entries, np.zeros_like(text.sizes))
+    size, first = _lengths(data, at + 1)
+    offset = first - at
+    alike: Any = (offset + size == text.sizes) & (data[at] == 0x0A) & (entries > 0)
     if not alike.any():
         return alike, {}
-    starts, lengths = (np.empty((len(order.keys), len(begins)), np.int64) for _ in range(2))
-    for row in range(len(order.keys)):
-        starts[row] = at
+    offsets, starts, lengths = (np.empty((entries, len(at)), np.int64) for _ in range(3))
+    for row in range(entries):
+        offsets[row] = offset
+        starts[row] = at = text.look(row, offset)
         size = data[1:].take(at, mode="clip")
         if size.max() < ONE_BYTE:
-            lengths[row], at = size, at + size + 2
+            lengths[row] = size
+            offset = offset + size + 2
         else:
             lengths[row] = 0  # not short
-            size, at = _lengths(data, at + 1)
-            at = at + size
-    alike &= at == ends
+            size, end = _lengths(data, at + 1)
+            offset = offset + size + (end - at)
+    alike &= offset == text.sizes
     fits = _begin_as(data, starts, lengths, order)
     short: Any = fits.all(1)
-    ranges = dict[bytes, _Ranges]()
+    places = dict[bytes, _Ranges]()
     for row, (key, tag) in enumerate(zip(order.keys, order.tags, strict=True)):
         if short[row]:
             values = starts[row] + order.sizes[row]
@@ -177,7 +238,8 @@ def _walk(
             fitting, values, size = _long_entry(data, starts[row], order.heads[row], tag)
             alike &= fitting
         if tag:
-            ranges[key] = _Ranges(values, size)
+            places[key] = _Ranges(values - starts[row] + offsets[row], size)
+    ranges = {key: _Ranges(begins[alike], sizes[alike]) for key, (begins, sizes) in places.items()}
     return alike, ranges
 
 
@@ -237,23 +299,23 @@ def _lengths(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _columns(
-    data: np.ndarray, features: Mapping[bytes, Feature], ranges: Mapping[bytes, _Ranges]
+    text: _Joined | _Windows,
+    rows: np.ndarray,
+    features: Mapping[bytes, Feature],
+    ranges: Mapping[bytes, _Ranges],
 ) -> Columns:
-    """The columns of these features; none at all if a list does not have the number of values that
-    it should have, or is cut."""
+    """The columns of these features of the records `rows`; none at all if a list does not have the
+    number of values that it should have, or is cut."""
     columns = Columns()
-    memory = data.data
+    for key, feature in features.items():
+        if feature.dtype == "bytes":
+            columns[key.decode()] = Slices(text.payloads, rows, *ranges[key])
     for keys in _together(features):
         feature = features[keys[0]]
         begins = np.concatenate([ranges[key].begins for key in keys])
         sizes = np.concatenate([ranges[key].sizes for key in keys])
-        if feature.dtype == "bytes":
-            spans = zip(begins.tolist(), (begins + sizes).tolist(), strict=True)
-            values = objects([bytes(memory[begin:end]) for begin, end in spans])
-            counts = np.ones(1)
-        else:
-            numbers = floats if feature.dtype == "float32" else integers
-            values, counts = numbers(data, begins, sizes)
+        numbers = floats if feature.dtype == "float32" else integers
+        values, counts = numbers(*text.ranges(np.tile(rows, len(keys)), begins, sizes), sizes)
         if counts is None or (
             feature.num_values is not None and (counts != feature.num_values).any()
         ):
@@ -262,15 +324,15 @@ def _columns(
             columns[keys[0].decode()] = Ragged(values, counts)
         else:
             shape: Any = feature.shape
-            table = values.reshape(len(keys), len(begins) // len(keys), *shape)
+            table = values.reshape(len(keys), len(rows), *shape)
             columns |= zip((key.decode() for key in keys), table, strict=True)
     return columns
 
 
 def _together(features: Mapping[bytes, Feature]) -> Iterable[Sequence[bytes]]:
-    """The keys of features whose values are found in one step: all single ones of a kind, and each
-    list."""
+    """The keys of numbers that are found in one step: all single ones of a kind, and each list."""
     groups = defaultdict[Any, list[bytes]](list)
     for key, feature in features.items():
-        groups[feature.dtype if feature.shape == () else key].append(key)
+        if feature.dtype != "bytes":
+            groups[feature.dtype if feature.shape == () else key].append(key)
     return groups.values()

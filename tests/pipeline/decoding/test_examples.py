@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep import SWEEP, examples
 
+from pipeline.decoding import examples as parsing
 from pipeline.decoding.columns import Ragged
 from pipeline.decoding.examples import ExampleParser
 from pipeline.errors import SchemaError
@@ -33,6 +34,14 @@ FEATURES = st.builds(
     st.sampled_from([(), (), (1,), (2, 3), (None,)]),
     optional=st.booleans(),
 )
+
+
+@pytest.fixture(scope="module", autouse=True, params=["joined", "not joined"])
+def small_records(request):
+    """All records are parsed as small ones are, or as photographs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parsing, "_LARGE", 0 if request.param == "not joined" else 1 << 30)
+        yield
 
 
 @st.composite
@@ -72,8 +81,9 @@ def parsed(
             assert column.lengths.sum() == len(column.values)
             each, dtype = column.rows(), column.values.dtype
         else:
-            assert column.shape == (len(payloads), *wanted.shape)
-            each, dtype = column, column.dtype
+            each = np.asarray(column)
+            assert each.shape == (len(payloads), *wanted.shape)
+            dtype = each.dtype
         assert dtype in (
             (np.int32, np.int64) if wanted.dtype == "int64" else (DTYPES[wanted.dtype],)
         )
