@@ -57,7 +57,7 @@ class _Photo(ImageOp):
     scaled: bool = False
 
     def __post_init__(self) -> None:
-        check_resizing(self, self.size, self.method, self.antialias)
+        check_resizing(self, self.size, self.method)
         check_choice(f"{self!r}: channels", self.channels, (1, 3))
 
     def _spec(self, specs: Specs) -> ArraySpec:

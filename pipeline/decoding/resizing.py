@@ -23,18 +23,17 @@ except ModuleNotFoundError as e:
         name="cv2",
     ) from e
 cv2.setNumThreads(1)  # batches are decoded in threads of their own
-Method = Literal["bilinear", "bicubic", "area"]
+Method = Literal["bilinear", "bicubic"]
 Fill = Literal["zero", "edge"]
 # channels, of OpenCV
 _MOST_CHANNELS = 512
-_TRANSPOSED = (1, 3, 4)
 _FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
 
-def check_resizing(op: Op, size: Size, method: Method, antialias: bool) -> None:
+def check_resizing(op: Op, size: Size, method: Method) -> None:
     """Raises OptionError for options of `op` that `resized` does not support."""
     check_size(op, size)
-    check_choice(f"{op!r}: method", method, _FILTERS if antialias else get_args(Method))
+    check_choice(f"{op!r}: method", method, get_args(Method))
 
 
 def check_size(op: Op, size: Size) -> None:
@@ -63,15 +62,8 @@ def resized(image: np.ndarray, size: Size, method: Method, antialias: bool) -> n
         pixels = cv2.resize(
             image.astype(np.uint16), (width, height), interpolation=cv2.INTER_LINEAR
         ).astype(np.uint8)
-    elif method == "area":
-        # One side at a time: where one grows and the other shrinks, OpenCV interpolates both.
-        rows = cv2.resize(
-            image.astype(np.float32), (image.shape[1], height), interpolation=cv2.INTER_AREA
-        )
-        pixels = _rounded(cv2.resize(rows, (width, height), interpolation=cv2.INTER_AREA))
     else:
-        columns = _transposed(_cubic(image, height))
-        pixels = _transposed(_rounded(_cubic(columns, width)))
+        pixels = cv2.resize(image, (width, height), interpolation=cv2.INTER_CUBIC)
     return pixels.reshape(height, width, image.shape[2])
 
 
@@ -108,30 +100,3 @@ def _as_bytes(image: np.ndarray) -> np.ndarray | None:
 
 def _rounded(values: np.ndarray) -> np.ndarray:
     return np.rint(values.clip(0, 255)).astype(np.uint8)
-
-
-def _transposed(image: np.ndarray) -> np.ndarray:
-    """[w, h, c] of an image [h, w, c]."""
-    height, width, channels = image.shape
-    if channels not in _TRANSPOSED:
-        return np.ascontiguousarray(image.swapaxes(0, 1))
-    return cv2.transpose(image).reshape(width, height, channels)  # a tenth of NumPy's time
-
-
-def _cubic(image: np.ndarray, out: int) -> np.ndarray:
-    """float32 [out, w, c] of [h, w, c]: the cubic convolution of Keys (1981) with a = -0.5, like
-    that of Pillow and JAX."""
-    count = len(image)
-    values = image.reshape(len(image), -1)
-    centres = (np.arange(out) + 0.5) * (count / out) - 0.5
-    taps = np.floor(centres).astype(int)[:, None] + np.arange(-1, 3)
-    x = np.abs(taps - centres[:, None])
-    weights = np.where(x <= 1, 1.5 * x**3 - 2.5 * x**2 + 1, -0.5 * x**3 + 2.5 * x**2 - 4 * x + 2)
-    weights *= (taps >= 0) & (taps < count)  # what lies outside has no weight
-    weights = (weights / weights.sum(1, keepdims=True)).astype(np.float32)[:, None]
-    taps = taps.clip(0, count - 1)
-    total = values[taps[:, 0]] * weights[:, :, 0]
-    part = np.empty_like(total)  # used again: threads that ask for large memory wait for each other
-    for at in range(1, 4):
-        total += np.multiply(values[taps[:, at]], weights[:, :, at], out=part)
-    return total.reshape(out, *image.shape[1:])

@@ -41,7 +41,7 @@ OPS = [
     ),
     ops.DecodeCentralCrop("encoded", size=(4, 4)),
     ops.DecodeCentralCrop("encoded", size=(4, 4), resize_short=5, antialias=True),
-    ops.DecodeResize("encoded", size=(4, 5), method="area"),
+    ops.DecodeResize("encoded", size=(4, 5), method="bicubic"),
     ops.DecodeResize("png", size=(5, 5), fit="pad"),
     ops.RandomShift("image", pixels=2),
     ops.RandomShift("image", pixels=2, fill="edge"),

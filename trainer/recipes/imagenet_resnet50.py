@@ -17,9 +17,10 @@ The recipe has the settings of flax; trainer.recipes.imagenet_resnet50:TpuConfig
 name has those of tpu.
 
 Neither was reproduced here: there was no such hardware. These runs differ from the published ones
-in details. Images are rounded to uint8 after resizing. Convolutions are initialized by fan-out, and
-strided ones are padded on both sides, as in torchvision. Where ten draws of a random crop fail, the
-largest central window is taken.
+in details. Images are resized bilinearly, as in torchvision and big_vision (--resizing=bicubic:
+OpenCV's, which is not TensorFlow's), and rounded to uint8. Convolutions are initialized by fan-out,
+and strided ones are padded on both sides, as in torchvision. Where ten draws of a random crop fail,
+the largest central window is taken.
 
 bn_span is the published number of rows per core, so the statistics are theirs on any number of
 devices."""
@@ -42,7 +43,7 @@ class Config(images.Config):
 
     model: Literal["cnn", "resnet18", "resnet50"] = "resnet50"
     bn_span: int | None = 32
-    resizing: Literal["bilinear", "bicubic"] = "bicubic"
+    resizing: Literal["bilinear", "bicubic"] = "bilinear"
     size: int = 224
     min_area: float = 0.08
     optimizer: OptimizerConfig = OptimizerConfig(

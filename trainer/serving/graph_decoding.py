@@ -317,9 +317,28 @@ def _window(pixels: Any, corner: Any, side: Any) -> Any:
 
 def _resized(op: DecodeCentralCrop | DecodeResize, pixels: Any, size: Any) -> Any:
     """uint8 [*size, c], with half-pixel centres."""
-    values = tf.image.resize(pixels, size, method=op.method, antialias=op.antialias)
+    if op.method == "bicubic" and not op.antialias:
+        values = _bicubic(tf.cast(pixels, tf.float32), tf.unstack(tf.convert_to_tensor(size)))
+    else:
+        values = tf.image.resize(pixels, size, method=op.method, antialias=op.antialias)
     # bicubic leaves the range
     return tf.cast(tf.round(tf.clip_by_value(values, 0.0, 255.0)), tf.uint8)
+
+
+def _bicubic(values: Any, size: Sequence[Any]) -> Any:
+    """float32 [*size, c]: the cubic convolution of Keys (1981) with a = -0.75, like OpenCV's and
+    PyTorch's. TensorFlow has a = -0.5."""
+    for side in size:
+        count = tf.shape(values)[0]
+        centres = (tf.range(tf.cast(side, tf.float64)) + 0.5) * (count / side) - 0.5
+        taps = tf.floor(centres)[:, None] + np.arange(-1.0, 3.0)
+        x = tf.cast(tf.abs(centres[:, None] - taps), tf.float32)
+        near = (1.25 * x - 2.25) * x * x + 1
+        far = ((-0.75 * x + 3.75) * x - 6) * x + 3
+        weights = tf.reshape(tf.where(x <= 1, near, far), [-1, 4, 1, 1])
+        rows = tf.gather(values, tf.clip_by_value(tf.cast(taps, tf.int32), 0, count - 1))
+        values = tf.transpose(tf.reduce_sum(rows * weights, 1), [1, 0, 2])
+    return values
 
 
 def checked(value: Any, condition: Any, message: list[Any]) -> Any:

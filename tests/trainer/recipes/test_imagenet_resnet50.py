@@ -88,7 +88,7 @@ def test_flags_override_the_published_settings():
             "resnet50",
             224,
             0.08,
-            "bicubic",
+            "bilinear",
         )
         assert config.optimizer.nesterov
         assert (config.optimizer.momentum, config.label_smoothing) == (0.9, 0.0)
