@@ -14,7 +14,7 @@ from pipeline.decoding.planning import PadTo
 from pipeline.errors import OptionError
 from pipeline.hosts import ONE_HOST, Hosts
 from pipeline.inputs.caches import Cache, CachedRecords, cached
-from pipeline.inputs.dataset_input import Batches, DatasetInput
+from pipeline.inputs.dataset_input import Batches, DatasetInput, Workers
 from pipeline.inputs.input_info import (
     MAX_BAD_RECORDS,
     BadRecord,
@@ -78,7 +78,7 @@ def train_dataset(
     cache: Cache | None = None,
     read_ahead_bytes: int | None = None,
     stall_seconds: float = STALL_SECONDS,
-    workers: int = 0,
+    workers: Workers = "auto",
     on_error: OnError = "raise",
     max_bad_records: int = MAX_BAD_RECORDS,
     quarantine_file: str | PathLike[str] | None = None,
@@ -118,9 +118,9 @@ def train_dataset(
         that each block is one request.
     stall_seconds: how long to wait for one batch before a StallError, which logs all stacks.
     workers: processes that make the batches, each its rows of every batch. Bits do not depend on
-        it. 0: threads of this process, which the GIL bounds. Needed where the input waits although
-        cores are idle. The source and the ops are pickled: ops must be in a module that another
-        process can import.
+        it. 0: threads of this process, which the GIL bounds. "auto": decided by the cores and what
+        the first batches took; 0 for small data. The source and the ops are pickled: ops must be in
+        a module that another process can import, otherwise "auto" is 0.
     on_error: what to do with a record that is damaged, or cannot be parsed or decoded. "raise":
         raise an error that names it. "skip": use the next good record of its source instead, the
         same one for any number of hosts and after any resume. "mask": set `_mask` to 0.0 in its
@@ -187,7 +187,7 @@ def eval_dataset(
     cache: Cache | None = None,
     read_ahead_bytes: int | None = None,
     stall_seconds: float = STALL_SECONDS,
-    workers: int = 0,
+    workers: Workers = "auto",
     on_error: OnError = "raise",
     max_bad_records: int = MAX_BAD_RECORDS,
     quarantine_file: str | PathLike[str] | None = None,

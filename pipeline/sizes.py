@@ -1,9 +1,11 @@
 """Sizes in bytes: parsed and formatted (100MB is 10^8 bytes, 100MiB is 100 * 2^20), other numbers
-as people write them, and how much memory is free.
+as people write them, and how many cores and how much memory this process may use.
 
-Free is what the machine has, or less if a cgroup limits it: a few small files of the kernel
+That is what the machine has, or less if a cgroup limits it: a few small files of the kernel
 tell."""
 
+import contextlib
+import functools
 import math
 import os
 import re
@@ -106,8 +108,27 @@ def room_for_a_cache() -> int:
     return int((1 - SPARE) * free_memory_bytes())
 
 
+@functools.cache
+def num_cores(root: Path = Path("/")) -> int:
+    """The cores that this process may use, at least 1: those it is bound to, or fewer if a cgroup
+    has a quota. root: as in free_memory_bytes."""
+    bound = hasattr(os, "sched_getaffinity")  # macOS has no such call
+    cores = len(os.sched_getaffinity(0)) if bound else os.cpu_count() or 1
+    return max(1, min([cores, *_quotas(root)]))
+
+
+def _quotas(root: Path) -> Iterator[int]:
+    for directory in _cgroups(root, "cpu"):
+        for files in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):  # of v2, v1
+            with contextlib.suppress(OSError, ValueError):  # "max" means no quota
+                texts = [(directory / name).read_text() for name in files]
+                quota, period = map(int, " ".join(texts).split())
+                if quota > 0:
+                    yield quota // period
+
+
 def _left_in_cgroups(root: Path) -> Iterator[int]:
-    for directory in _cgroups(root):
+    for directory in _cgroups(root, "memory"):
         for bound, used, droppable in _FILES:
             try:
                 # "max" means no limit, and raises ValueError
@@ -120,17 +141,18 @@ def _left_in_cgroups(root: Path) -> Iterator[int]:
             yield limit - taken
 
 
-def _cgroups(root: Path) -> Iterator[Path]:
-    """The memory cgroups of this process and all their parents: each may have a limit."""
+def _cgroups(root: Path, controller: str) -> Iterator[Path]:
+    """The cgroups of this process with a controller and all their parents: each may have a
+    limit."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
         return
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
-        base = root / "sys/fs/cgroup" / ("memory" if controllers else "")
+        base = root / "sys/fs/cgroup" / (controller if controllers else "")
         # Inside a container the path may be the host's. Then only the base exists, and is the
         # container's own.
         names = path.strip("/").split("/")

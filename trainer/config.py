@@ -200,9 +200,9 @@ class TrainerConfig:
     superbatch_bytes: Fixed[int] = 256 * MiB
     """Maximum bytes of a k-step super-batch on a device; limits iterations_per_loop. Up to three
     exist at a time."""
-    input_workers: int = 0
-    """Processes that make this host's batches, with the same bits; 0: threads of this process. For
-    an input that waits although cores are idle."""
+    input_workers: int | Literal["auto"] = "auto"
+    """Processes that make this host's batches, with the same bits; 0: threads of this process.
+    auto: by the cores, and what the first batches took."""
     cache: str | None = None
     """Keep records, as they are stored, for later epochs: "ram", or a directory on a local disk."""
     read_ahead_bytes: int | None = None
@@ -254,8 +254,11 @@ class TrainerConfig:
             )
         if type(self.seed) is not int or not 0 <= self.seed < 2**32:
             raise OptionError(f"seed={self.seed!r} is not an int in 0..2**32 - 1.")
-        if type(self.input_workers) is not int or self.input_workers < 0:
-            raise OptionError(f"input_workers={self.input_workers!r} is not an int of at least 0.")
+        workers = self.input_workers
+        if workers != "auto" and (type(workers) is not int or workers < 0):
+            raise OptionError(
+                f"input_workers={workers!r} is neither an int of at least 0 nor 'auto'."
+            )
         check_number("ema_decay", self.ema_decay, at_least=0, below=1, more=", such as 0.9999")
 
     def _check_times(self) -> None:

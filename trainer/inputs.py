@@ -72,7 +72,7 @@ class InputContext:
     seed: int
     start_step: int
     stall_seconds: float
-    workers: int = 0
+    workers: int | Literal["auto"] = "auto"
     max_masked: int = 0
     reading: Mapping[str, Any] = field(default_factory=dict)
 

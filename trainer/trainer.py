@@ -86,10 +86,9 @@ class Trainer:
             # a size that does not fit the devices fails here, not hours later
             self._job.placement.hosts(batch)
         self._job.check_microbatches()
-        if config.input_workers > (cores := os.cpu_count() or 1):
-            log.warning(
-                "input_workers=%d, but this machine has %d cores", config.input_workers, cores
-            )
+        workers = config.input_workers
+        if workers != "auto" and workers > (cores := os.cpu_count() or 1):
+            log.warning("input_workers=%d, but this machine has %d cores", workers, cores)
         if config.fast_dev_run:
             log.warning(
                 "fast_dev_run: trains %d steps; evaluates and predicts one batch with an untrained "

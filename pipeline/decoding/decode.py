@@ -128,6 +128,12 @@ class Decoder:
         rows = self._decoder.decode(payloads, seeds, until)
         return self._nest(rows if len(payloads) == len(index) else self._padded(rows, index >= 0))
 
+    @property
+    def gil_share(self) -> float | None:
+        """The share of a row's time for which its ops hold the GIL; None if rows do not take
+        long."""
+        return self._decoder.threads.gil_share
+
     def rows_of(self, keys: Sequence[str]) -> RowDecoder:
         """Decodes any number of rows to these features of the batch alone, by their flat keys."""
         return RowDecoder(*self._planned, keys, self._decoder.renumbered, only_needed=True)

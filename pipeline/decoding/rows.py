@@ -2,12 +2,15 @@
 
 The Decoder makes batches of them; an exported model is compared with their features."""
 
+import contextlib
 import functools
 import math
 import os
+import statistics
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,9 +22,10 @@ from pipeline.decoding.planning import PadTo, Plan, Step, pad_rows
 from pipeline.description import Renumbering
 from pipeline.errors import SchemaError
 from pipeline.shards.schema import Schema
+from pipeline.sizes import num_cores
 from pipeline.spec import UNSEEN, Layout, chosen_specs, delivered, objects, struct_columns
 
-_FIRST, _PART = 4, 8  # rows
+_FIRST, _MEASURED, _PART = 4, 9, 8  # rows
 THREADS: int | None = None  # None: one per core. Worker processes share the cores
 _SLOW = 100e-6  # seconds of CPU time per row
 
@@ -65,7 +69,7 @@ class RowDecoder:
         set_by_ops = {key for step in self.steps.values() for key in step.sets}
         self._set_by_ops = {key: plan.specs[key] for key in self.keys if key in set_by_ops}
         self._parse = parser_of(layout, self.stored, narrow=not self.steps)
-        self._threads = _RowThreads()
+        self.threads = _RowThreads()
 
     def decode(
         self, payloads: Sequence[bytes], seeds: np.ndarray, until: float = math.inf
@@ -104,7 +108,7 @@ class RowDecoder:
                 for key, values in arrays.items():
                     values[row] = record[key]
 
-        self._threads(len(seeds), apply)
+        self.threads(len(seeds), apply)
         return arrays
 
 
@@ -135,6 +139,9 @@ class _RowThreads:
 
     def __init__(self) -> None:
         self._slow: bool | None = None
+        self.gil_share: float | None = None
+        """The share of a row's time for which its ops hold the GIL; None if rows do not take
+        long."""
 
     def __call__(self, rows: int, apply: Callable[[range], None]) -> None:
         """Calls `apply` with ranges that cover 0 to `rows`. Raises the error of the first range
@@ -149,18 +156,39 @@ class _RowThreads:
         if self._slow is None:
             begin = min(_FIRST, rows)
             self._slow = seconds_per_row(range(begin)) > _SLOW
+            if self._slow and rows >= begin + _MEASURED:
+                ends = range(begin + 1, begin + 1 + _MEASURED)
+                shares = [_gil_share(range(end - 1, end), apply) for end in ends]
+                self.gil_share = statistics.median(shares)
+                begin = ends.stop - 1
         if self._slow:
-            parts = [range(at, min(at + _PART, rows)) for at in range(begin, rows, _PART)]
+            part = max(1, min(_PART, (rows - begin) // (THREADS or num_cores())))
+            parts = [range(at, min(at + part, rows)) for at in range(begin, rows, part)]
             took = list(_pool().map(seconds_per_row, parts))
         else:
             took = [seconds_per_row(range(begin, rows))]
         self._slow = max(took, default=0.0) > _SLOW
 
 
-def num_cores() -> int:
-    """Those that this process may use."""
-    # macOS
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _gil_share(row: range, apply: Callable[[range], Any]) -> float:
+    """Lets another thread make a row while this one asks for the GIL all the time, and tells for
+    which share of the time it waited. To wait for a core is not to wait for the GIL."""
+    began = time.perf_counter()
+    ran = _seconds_ran()
+    making = _pool().submit(apply, row)
+    while not making.done():
+        time.sleep(0)
+    ran = _seconds_ran() - ran
+    making.result()
+    return max(0.0, 1 - ran / (time.perf_counter() - began))
+
+
+def _seconds_ran() -> float:
+    """How long this thread has run, or waited for a core, which only Linux tells."""
+    waited = 0
+    with contextlib.suppress(OSError):
+        waited = int(Path("/proc/thread-self/schedstat").read_text().split()[1])
+    return time.thread_time() + 1e-9 * waited
 
 
 @functools.cache
@@ -202,5 +230,9 @@ def _widened(parser: Parser, payloads: Sequence[bytes]) -> Columns:
 
 def _wide(column: Column) -> Column:
     if isinstance(column, Ragged):
-        return Ragged(np.asarray(_wide(column.values)), column.lengths)
-    return column.astype(np.int64) if column.dtype == np.int32 else column
+        return Ragged(_int64(column.values), column.lengths)
+    return _int64(column) if isinstance(column, np.ndarray) else column
+
+
+def _int64(values: np.ndarray) -> np.ndarray:
+    return values.astype(np.int64) if values.dtype == np.int32 else values

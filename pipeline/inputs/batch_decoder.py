@@ -16,7 +16,7 @@ import numpy as np
 from pipeline.decoding.decode import Decoder
 from pipeline.decoding.rows import RowDecoder, parser_of
 from pipeline.errors import BadRecordsError, CorruptRecordError, SchemaError
-from pipeline.inputs.batches import Batch, Delivery
+from pipeline.inputs.batches import Batch, Cost, Delivery
 from pipeline.inputs.input_info import BadRecord, Quarantine
 from pipeline.inputs.provenance import stand_ins
 from pipeline.orders.shuffle import device_seeds, op_seeds, record_seeds
@@ -42,6 +42,11 @@ class BatchDecoder:
     quarantine: Quarantine
     rows: int
     _seconds: float = TOGETHER_SECONDS  # per batch, lately
+
+    @property
+    def cost(self) -> Cost:
+        """What a record took lately, without reading."""
+        return Cost(self._seconds / self.rows, self.decoder.gil_share)
 
     def __call__(self, delivery: Delivery) -> Iterator[Batch]:
         """Its batches in order, as DatasetInput describes them."""

@@ -2,8 +2,10 @@
 
 Records of several batches are read as one group, so that one request reads neighbours. A
 DatasetInput passes in which rows to read, and the function that makes a batch of their records.
-Damaged records are passed on."""
+Damaged records are passed on. What the first batches took decides whether worker processes make the
+others."""
 
+import math
 import threading
 import weakref
 from collections import deque
@@ -11,18 +13,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from pipeline.background import Background
 from pipeline.orders.order import Position, Rows
-from pipeline.sources.records import RECORD_OBJECT_BYTES, Group, Proven, Reading, Record, Records
+from pipeline.sources.records import Group, Reading, Record, Records
 
 GROUP_BYTES = 16 * 1024**2  # read together
 # decoded together: more no longer fit the processor's caches
 TOGETHER_ROWS = 256
 TOGETHER_BYTES = 2 * 1024**2
+# planned together: to ask a stream for rows costs as much as 20 of them
+PLANNED_ROWS = 4096
 _TURN_SECONDS = 0.005
 
 
@@ -32,12 +36,6 @@ class Delivery:
 
     rows: Rows
     records: list[Record]
-
-    @property
-    def num_bytes(self) -> int:
-        """Approximate size in memory."""
-        payloads = sum(len(record.payload) for record in self.records if isinstance(record, Proven))
-        return payloads + RECORD_OBJECT_BYTES * len(self.records)
 
     def part(self, begin: int, end: int) -> "Delivery":
         """The delivery of only these rows."""
@@ -60,9 +58,13 @@ def planned_rows(
 ) -> Iterator[Rows]:
     """These rows of the batches from a position on, `together` batches at a time; endless for
     training."""
+    step = together * sum(map(len, rows))
+    planned = together * max(1, PLANNED_ROWS // step)
     while (left := order.remaining(position)) != 0:
-        count = together if left is None else min(together, left)
-        yield order.rows(position, rows, count)
+        count = planned if left is None else min(planned, left)
+        ids, epochs, seed = order.rows(position, rows, count)
+        for at in range(0, len(ids), step):
+            yield Rows(ids[at : at + step], epochs[at : at + step], seed)
         position = order.advance(position, count)
 
 
@@ -105,7 +107,7 @@ def read_ahead(
     return Background(
         _deliveries(reading, waiting, turns),
         limit=lambda: ahead_bytes - reading.held_bytes,
-        cost=lambda delivery: delivery.num_bytes,
+        cost=lambda delivery: records.weigh(_real(delivery.rows)),
         name="infeed-read",
     )
 
@@ -198,6 +200,64 @@ class Batches(Iterator[Batch]):
     def join(self, timeout_seconds: float) -> bool:
         """Waits for reading and then decoding to end, this long each. Returns whether both have."""
         return self._reading.join(timeout_seconds) & self._decoded.join(timeout_seconds)
+
+
+# Per epoch, with threads. A worker starts in about a second, and small data may be all in memory.
+LEAST_EPOCH_SECONDS = 10.0
+CHEAP_CORES = 4  # per worker, for records that threads would only slow down
+THREADED_CORES = 8  # per worker: more threads would wait for each other
+GIL_BOUND = 0.75  # of the time; decoding photographs: 0.1 to 0.5, with what waking up takes
+
+
+class Cost(NamedTuple):
+    """What a record takes.
+
+    seconds: of the clock, with the threads of this process. gil_share: the share of the time for
+    which its ops hold the GIL; None if it is too cheap for threads."""
+
+    seconds: float
+    gil_share: float | None
+
+
+def choose_workers(cores: int, rows: int, epoch_records: int, cost: Cost) -> int:
+    """The number of worker processes; 0 means threads of this process.
+
+    cores: that this process may use. rows: of this host in a batch. epoch_records: that this host
+    makes in an epoch."""
+    if epoch_records * cost.seconds < LEAST_EPOCH_SECONDS:
+        return 0
+    if cost.gil_share is None:
+        workers = cores // CHEAP_CORES
+    elif cost.gil_share > GIL_BOUND:
+        workers = cores
+    else:
+        workers = math.ceil(cores / THREADED_CORES)
+    return min(workers, rows) if workers > 1 else 0
+
+
+class AutoBatches(Batches):
+    """Batches of threads; after `count` of them those that `rest` opens, unless it is None."""
+
+    def __init__(self, first: Batches, count: int, rest: Callable[[], Batches | None]) -> None:
+        self._batches = first
+        self._left = count
+        self._rest = rest
+
+    def __next__(self) -> Batch:
+        if not self._left and (rest := self._rest()):  # before a batch that Ctrl-C could lose
+            self._batches.close()
+            self._batches = rest
+        batch = next(self._batches)
+        self._left -= 1
+        return batch
+
+    def close(self) -> None:
+        """See Batches."""
+        self._batches.close()
+
+    def join(self, timeout_seconds: float) -> bool:
+        """See Batches."""
+        return self._batches.join(timeout_seconds)
 
 
 def made_in_turns(

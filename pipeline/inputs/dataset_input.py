@@ -7,28 +7,40 @@ in others."""
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 
 from pipeline.background import checked_stall_seconds
 from pipeline.checks import check_number
 from pipeline.decoding.decode import Decoder
-from pipeline.decoding.rows import num_cores
 from pipeline.description import Description, renumberings
-from pipeline.errors import BatchSizeError, FingerprintError
+from pipeline.errors import BatchSizeError, FingerprintError, OptionError
+from pipeline.inputs import worker_pool
 from pipeline.inputs.batch_decoder import BatchDecoder, Serving
-from pipeline.inputs.batches import Batches, Turns, batches_together, planned_rows, read_ahead
+from pipeline.inputs.batches import (
+    LEAST_EPOCH_SECONDS,
+    AutoBatches,
+    Batches,
+    Turns,
+    batches_together,
+    choose_workers,
+    planned_rows,
+    read_ahead,
+)
 from pipeline.inputs.input_info import BadRecord, InputInfo, Quarantine
 from pipeline.inputs.provenance import provenance_of
 from pipeline.inputs.work import Order, Work, divided, pickled
-from pipeline.inputs.worker_pool import WorkerBatches
 from pipeline.logs import log
 from pipeline.orders.mixing import MixOrder
 from pipeline.orders.order import EvalOrder, Position
-from pipeline.sizes import format_bytes
+from pipeline.sizes import format_bytes, format_number, format_share, num_cores
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Records
 from pipeline.spec import leaves
+
+Workers = int | Literal["auto"]
+MEASURED = 2  # times that batches are made before the number of workers is decided
 
 
 class DatasetInput:
@@ -55,7 +67,7 @@ class DatasetInput:
         stall_seconds: float,
         quarantine: Quarantine,
         start_step: int = 0,
-        workers: int = 0,
+        workers: Workers = "auto",
     ) -> None:
         self._records = records
         self._order = order
@@ -91,20 +103,19 @@ class DatasetInput:
             description=source.description,
             name=source.name,
         )
-        check_number("workers", workers, at_least=0, more="; 0 makes the batches in this process")
+        if workers != "auto":
+            more = '; 0 makes the batches in this process. "auto" decides it'
+            check_number("workers", workers, at_least=0, more=more)
         host_rows = sum(map(len, rows))
         if not host_rows:
             raise BatchSizeError(
                 f"{source.name}: hosts= gives this host no row of the batch. Each needs one."
             )
         row_bytes = sum(spec.num_bytes for _, spec in leaves(decoder.spec)) / host_rows
-        row_bytes = max(row_bytes, source.num_bytes / source.num_records)
-        self._together = batches_together(
-            -(-host_rows // max(1, workers)), row_bytes, read_ahead_bytes
-        )
+        self._row_bytes = max(row_bytes, source.num_bytes / source.num_records)
         self._decode = BatchDecoder(records, decoder, quarantine, host_rows)
-        if workers:
-            pickled(self._work(self.info.start))  # raises its errors before any record is read
+        if workers and workers != "auto":  # raises its errors before any record is read
+            pickled(self._work(self.info.start, workers))
         epoch = ""  # a mixture has none
         if not isinstance(order, MixOrder):
             steps = order.steps_per_epoch
@@ -188,12 +199,59 @@ class DatasetInput:
         They raise StorageError from reading; StallError; and for bad records CorruptRecordError,
         SchemaError naming the record that cannot be parsed or decoded, or BadRecordsError."""
         position = self.start if position is None else position
-        if self._workers:
-            return WorkerBatches(self._work(position), self._quarantine)
+        if self._workers == "auto" and not worker_pool.inside_worker:
+            steps = MEASURED * self._together(0)
+            rest = partial(self._after_the_first, self.advance(position, steps))
+            return AutoBatches(self._in_threads(position), steps, rest)
+        return self._in_workers(position) or self._in_threads(position)
+
+    def _after_the_first(self, position: Position) -> Batches | None:
+        if self._workers == "auto":
+            self._workers = self._chosen()
+        return self._in_workers(position)
+
+    def _chosen(self) -> int:
+        """The number of workers, which is logged unless the data are small."""
+        cost = self._decode.cost
+        host_rows = self.spec["_mask"].shape[0]
+        records = self.num_records * host_rows // self._order.global_batch
+        name = self._records.info.name
+        workers = choose_workers(num_cores(), host_rows, records, cost)
+        try:
+            if workers:
+                pickled(self._work(self.start, workers))
+        except OptionError as error:
+            log.info("%s: batches are made in threads of this process: %s", name, error)
+            return 0
+        if workers or records * cost.seconds >= LEAST_EPOCH_SECONDS:
+            share = cost.gil_share
+            log.info(
+                "%s: %s make the batches (%d cores, %s s per record%s)",
+                name,
+                f"{workers} worker processes" if workers else "threads of this process",
+                num_cores(),
+                format_number(cost.seconds),
+                "" if share is None else f", {format_share(share)} of one's time with the GIL held",
+            )
+        return workers
+
+    def _in_workers(self, position: Position) -> Batches | None:
+        workers = self._workers
+        if workers == 0 or isinstance(workers, str):
+            return None
+        return worker_pool.WorkerBatches(self._work(position, workers), self._quarantine)
+
+    def _in_threads(self, position: Position) -> Batches:
         turns = Turns()
-        planned = planned_rows(self._order, position, self._rows, self._together)
+        together = self._together(0)
+        planned = planned_rows(self._order, position, self._rows, together)
         reading = read_ahead(self._records, planned, self.read_ahead_bytes, turns)
-        return Batches(reading, self._decode, self._stall_seconds, turns, self._together)
+        return Batches(reading, self._decode, self._stall_seconds, turns, together)
+
+    def _together(self, workers: int) -> int:
+        """How many batches are made together, by each of the workers."""
+        rows = -(-self.spec["_mask"].shape[0] // max(1, workers))
+        return batches_together(rows, self._row_bytes, self.read_ahead_bytes)
 
     def described_as(
         self, model: Description, target: Mapping[str, int], *, strict: bool
@@ -226,15 +284,15 @@ class DatasetInput:
         flat keys."""
         return Serving(self._records, self._decoder.rows_of(keys))
 
-    def _work(self, position: Position) -> Work:
-        parts = divided(self._rows, self._workers)
+    def _work(self, position: Position, workers: int) -> Work:
+        parts = divided(self._rows, workers)
         return Work(
             self._records,
             self._order,
             self._decoder,
             parts,
             position,
-            self._together,
+            self._together(workers),
             threads=max(1, num_cores() // len(parts)),
             read_ahead_bytes=self.read_ahead_bytes // len(parts),
             stall_seconds=self._stall_seconds,

@@ -1,0 +1,167 @@
+"""How many workers make the batches if nobody has said so, and that the batches do not depend on it."""
+
+import hashlib
+import logging
+import os
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from bad_pictures import OPS
+from host_batches import assert_same, taken
+
+from pipeline.datasets import eval_dataset, train_dataset
+from pipeline.inputs import dataset_input
+from pipeline.inputs.batches import GIL_BOUND, Cost, choose_workers
+from pipeline.inputs.worker_pool import WorkerBatches
+from pipeline.sizes import num_cores
+from pipeline.spec import ArraySpec
+
+PHOTOGRAPH = Cost(0.0012, 0.09)  # seconds, share of them that holds the GIL
+PYTHON = Cost(0.005, 0.98)
+NUMBERS = Cost(0.00001, None)
+IMAGENET = 1_281_167
+MEGABYTE = bytes(2**20)
+
+
+@pytest.mark.parametrize(
+    ("cores", "rows", "records", "cost", "workers"),
+    [
+        (2, 256, IMAGENET, PHOTOGRAPH, 0),
+        (4, 256, IMAGENET, PHOTOGRAPH, 0),
+        (8, 256, IMAGENET, PHOTOGRAPH, 0),
+        (16, 256, IMAGENET, PHOTOGRAPH, 2),
+        (64, 256, IMAGENET, PHOTOGRAPH, 8),
+        (64, 4, IMAGENET, PHOTOGRAPH, 4),  # no more than rows
+        (16, 256, 50_000, PHOTOGRAPH, 2),  # an evaluation
+        (16, 256, 1000, PHOTOGRAPH, 0),  # a second of work
+        (2, 256, IMAGENET, PYTHON, 2),
+        (16, 256, IMAGENET, PYTHON, 16),
+        (2, 256, 10**7, NUMBERS, 0),
+        (4, 256, 10**7, NUMBERS, 0),  # one worker is no faster than a thread
+        (8, 256, 10**7, NUMBERS, 2),
+        (16, 256, 10**7, NUMBERS, 4),
+        (64, 256, 10**7, NUMBERS, 16),
+        (64, 256, 60_000, NUMBERS, 0),
+    ],
+)
+def test_workers_are_chosen_by_cores_cost_and_size(cores, rows, records, cost, workers):
+    assert choose_workers(cores, rows, records, cost) == workers
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({}, 16),
+        ({"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "max 100000\n"}, 16),
+        ({"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "450000 100000\n"}, 4),
+        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/cpu.max": "300000 100000\n"}, 3),
+        ({"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "50000 100000\n"}, 1),
+        (
+            {
+                "proc/self/cgroup": "4:cpu,cpuacct:/x\n",
+                "sys/fs/cgroup/cpu/x/cpu.cfs_quota_us": "200000\n",
+                "sys/fs/cgroup/cpu/x/cpu.cfs_period_us": "100000\n",
+            },
+            2,
+        ),
+        (
+            {
+                "proc/self/cgroup": "4:cpu:/\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            },
+            16,
+        ),
+    ],
+    ids=["none", "no quota", "quota", "quota above", "half a core", "version 1", "none in 1"],
+)
+def test_a_quota_of_a_cgroup_counts_like_cores(tmp_path, monkeypatch, files, cores):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(16))
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert num_cores(tmp_path) == cores
+
+
+@pytest.fixture
+def two_workers(monkeypatch):
+    """Whatever the costs are."""
+    monkeypatch.setattr(dataset_input, "choose_workers", lambda *_: 2)
+
+
+def test_batches_are_the_same_before_and_after_workers_take_over(pictures, two_workers, caplog):
+    caplog.set_level(logging.INFO)
+    options = {"global_batch": 8, "ops": OPS, "seed": 5, "read_ahead_bytes": 1}
+    plain = train_dataset(pictures[0], workers=0, **options)
+    auto = train_dataset(pictures[0], **options)
+    start = plain.advance(plain.start, 3)
+    expected = taken(plain, start, 12)
+    assert_same(taken(auto, start, 12), expected)
+    assert "2 worker processes make the batches (" in caplog.text
+    assert isinstance(auto.batches(), WorkerBatches)  # decided once
+    assert_same(taken(auto, start, 12), expected)
+    plain, auto = (
+        eval_dataset(pictures[0], global_batch=2, ops=OPS, read_ahead_bytes=1, **kind)
+        for kind in ({"workers": 0}, {})
+    )
+    assert_same(taken(auto), taken(plain))
+
+
+def test_an_epoch_that_ends_while_it_is_measured_starts_no_workers(pictures, two_workers):
+    source = eval_dataset(pictures[0], global_batch=100, ops=OPS)
+    assert len(taken(source)) == 1
+    assert source._workers == "auto"
+
+
+@dataclass(frozen=True)
+class InANotebook:
+    reads = ("number",)
+
+    def output_spec(self, specs):
+        return {"twice": ArraySpec((), np.dtype(np.int32))}
+
+    def __call__(self, features, rng):
+        return {"twice": np.int32(2 * features["number"])}
+
+
+InANotebook.__module__ = "__main__"
+
+
+@pytest.mark.parametrize("why", ["of a notebook", "cache='ram'"])
+def test_what_workers_cannot_have_stays_in_threads_and_one_line_says_so(why, two_workers, caplog):
+    caplog.set_level(logging.INFO)
+    data = {"number": np.arange(64)}
+    options = {"ops": [InANotebook()]} if why == "of a notebook" else {"cache": "ram"}
+    source = train_dataset(data, global_batch=8, read_ahead_bytes=1, **options)
+    assert len(taken(source, count=6)) == 6
+    [line] = [
+        r.getMessage() for r in caplog.records if "in threads of this process" in r.getMessage()
+    ]
+    assert ("InANotebook" if "ops" in options else "cache='ram'") in line
+
+
+@dataclass(frozen=True)
+class Slow:
+    """Takes 20 ms per record, with or without the GIL."""
+
+    holds: bool
+    reads = ("number",)
+
+    def output_spec(self, specs):
+        return {"twice": ArraySpec((), np.dtype(np.int32))}
+
+    def __call__(self, features, rng):
+        until = time.thread_time() + 0.02
+        while time.thread_time() < until:
+            if not self.holds:
+                hashlib.sha256(MEGABYTE)
+        return {"twice": np.int32(2 * features["number"])}
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_the_first_batch_shows_whether_ops_hold_the_gil(holds):
+    source = train_dataset({"number": np.arange(64)}, global_batch=32, ops=[Slow(holds)])
+    taken(source, count=1)
+    assert (source._decode.cost.gil_share > GIL_BOUND) == holds
