@@ -15,8 +15,8 @@ class Lookahead(Iterator[np.ndarray]):
     """Yields groups of record ids (int64) as they come due, and looks ahead at groups with a total
     weight of `ahead`.
 
-    groups: ids below num_records, and their weight. A record in sight is read once, however often it
-    is used: `due` returns the records to read, `used` those that may be dropped."""
+    groups: ids below num_records, and their weight. A record in sight is read once, however often
+    it is used: `due` returns the records to read, `used` those that may be dropped."""
 
     def __init__(
         self, groups: Iterable[tuple[np.ndarray, int]], ahead: int, num_records: int
