@@ -227,4 +227,4 @@ class Serving:
         """The features `stored` of these records; none if that is None."""
         keys = list(self.stored or {})
         parsed = parser_of(self.rows.layout, keys)(payloads)
-        return {key: column for key, column in parsed.items() if isinstance(column, np.ndarray)}
+        return {key: np.asarray(column) for key, column in parsed.items()}

@@ -163,7 +163,8 @@ class Batches(Iterator[Batch]):
     """The batches from a position on. `close` returns immediately, whatever its threads wait for.
 
     decode: makes the batches of what is read in one step. `next` raises StallError if a batch takes
-    longer than stall_seconds. Any error closes it."""
+    longer than stall_seconds. Any error closes it. After `count` batches those of `rest()` follow,
+    unless it is None."""
 
     def __init__(
         self,
@@ -172,7 +173,11 @@ class Batches(Iterator[Batch]):
         stall_seconds: float,
         turns: Turns,
         together: int = 1,
+        count: int = -1,
+        rest: "Callable[[], Batches | None]" = lambda: None,
     ) -> None:
+        self._left = count
+        self._rest = rest
         self._reading: Background[Any] = reading
         # The only time limit is here: one of `reading` would also count while no one waits, and
         # both could expire.
@@ -182,24 +187,31 @@ class Batches(Iterator[Batch]):
             name="infeed-decode",
             stall_seconds=stall_seconds,
         )
+        self._made: Background[Batch] | Batches = self._decoded
         # If dropped without close, a thread in a stalled `next(reading)` would keep it alive.
         weakref.finalize(self, reading.close).atexit = False
 
     def __next__(self) -> Batch:
+        if not self._left and (rest := self._rest()):  # before a batch that Ctrl-C could lose
+            self.close()
+            self._made = rest
         try:
-            return next(self._decoded)
+            batch = next(self._made)
         except Exception:
             self.close()
             raise
+        self._left -= 1
+        return batch
 
     def close(self) -> None:
         """Ends the iteration. Threads end as soon as the disk and the ops return control."""
         self._reading.close()
         self._decoded.close()
+        self._made.close()
 
     def join(self, timeout_seconds: float) -> bool:
         """Waits for reading and then decoding to end, this long each. Returns whether both have."""
-        return self._reading.join(timeout_seconds) & self._decoded.join(timeout_seconds)
+        return self._reading.join(timeout_seconds) & self._made.join(timeout_seconds)
 
 
 # Per epoch, with threads. A worker starts in about a second, and small data may be all in memory.
@@ -233,31 +245,6 @@ def choose_workers(cores: int, rows: int, epoch_records: int, cost: Cost) -> int
     else:
         workers = math.ceil(cores / THREADED_CORES)
     return min(workers, rows) if workers > 1 else 0
-
-
-class AutoBatches(Batches):
-    """Batches of threads; after `count` of them those that `rest` opens, unless it is None."""
-
-    def __init__(self, first: Batches, count: int, rest: Callable[[], Batches | None]) -> None:
-        self._batches = first
-        self._left = count
-        self._rest = rest
-
-    def __next__(self) -> Batch:
-        if not self._left and (rest := self._rest()):  # before a batch that Ctrl-C could lose
-            self._batches.close()
-            self._batches = rest
-        batch = next(self._batches)
-        self._left -= 1
-        return batch
-
-    def close(self) -> None:
-        """See Batches."""
-        self._batches.close()
-
-    def join(self, timeout_seconds: float) -> bool:
-        """See Batches."""
-        return self._batches.join(timeout_seconds)
 
 
 def made_in_turns(

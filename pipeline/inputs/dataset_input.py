@@ -21,7 +21,6 @@ from pipeline.inputs import worker_pool
 from pipeline.inputs.batch_decoder import BatchDecoder, Serving
 from pipeline.inputs.batches import (
     LEAST_EPOCH_SECONDS,
-    AutoBatches,
     Batches,
     Turns,
     batches_together,
@@ -112,6 +111,7 @@ class DatasetInput:
                 f"{source.name}: hosts= gives this host no row of the batch. Each needs one."
             )
         row_bytes = sum(spec.num_bytes for _, spec in leaves(decoder.spec)) / host_rows
+        self._most_bytes = read_ahead_bytes
         self._row_bytes = max(row_bytes, source.num_bytes / source.num_records)
         self._decode = BatchDecoder(records, decoder, quarantine, host_rows)
         if workers and workers != "auto":  # raises its errors before any record is read
@@ -202,7 +202,7 @@ class DatasetInput:
         if self._workers == "auto" and not worker_pool.inside_worker:
             steps = MEASURED * self._together(0)
             rest = partial(self._after_the_first, self.advance(position, steps))
-            return AutoBatches(self._in_threads(position), steps, rest)
+            return self._in_threads(position, steps, rest)
         return self._in_workers(position) or self._in_threads(position)
 
     def _after_the_first(self, position: Position) -> Batches | None:
@@ -241,17 +241,18 @@ class DatasetInput:
             return None
         return worker_pool.WorkerBatches(self._work(position, workers), self._quarantine)
 
-    def _in_threads(self, position: Position) -> Batches:
+    def _in_threads(self, position: Position, *after: Any) -> Batches:
+        """after: `count` and `rest`, as of Batches."""
         turns = Turns()
         together = self._together(0)
         planned = planned_rows(self._order, position, self._rows, together)
         reading = read_ahead(self._records, planned, self.read_ahead_bytes, turns)
-        return Batches(reading, self._decode, self._stall_seconds, turns, together)
+        return Batches(reading, self._decode, self._stall_seconds, turns, together, *after)
 
     def _together(self, workers: int) -> int:
         """How many batches are made together, by each of the workers."""
         rows = -(-self.spec["_mask"].shape[0] // max(1, workers))
-        return batches_together(rows, self._row_bytes, self.read_ahead_bytes)
+        return batches_together(rows, self._row_bytes, self._most_bytes)
 
     def described_as(
         self, model: Description, target: Mapping[str, int], *, strict: bool

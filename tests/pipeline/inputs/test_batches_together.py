@@ -53,7 +53,7 @@ def test_batches_made_together_have_the_bits_of_those_made_alone(options, worker
     options |= {"global_batch": 7, "ops": [Each()], "seed": 2}
     expected = taken(train_dataset(NUMBERS, **options, **ALONE), count=100)
     together = train_dataset(NUMBERS, **options, workers=workers)
-    assert together._together > 10
+    assert together._together(0) > 10
     assert_same(taken(together, count=100), expected)
     middle = together.advance(together.start, 41)
     assert_same(taken(together, middle, 59), expected[41:])
@@ -69,7 +69,7 @@ def test_batches_made_together_have_the_bits_of_those_made_alone(options, worker
 def test_a_bad_record_among_batches_made_together_changes_only_its_row(pictures, on_error):
     options = {"global_batch": 2, "ops": OPS, "on_error": on_error, "seed": 1}
     sources = [train_dataset(pictures[1], **options, **more) for more in ({}, ALONE)]
-    assert [source._together for source in sources] == [128, 1]
+    assert [source._together(0) for source in sources] == [128, 1]
     assert_same(*(taken(source, count=40) for source in sources))
     assert sources[0].quarantine == sources[1].quarantine
 
