@@ -122,10 +122,10 @@ class IndexedReading(Iterable[list[Record]]):
         places = list(zip(begins.tolist(), (begins + where.length).tolist(), strict=True))
         records = (ids.tolist(), places, where.crc.tolist())
         columns = (where.shard[starts], offsets, sizes, held, starts, ends)
-        return [
-            _Read(*place, *(each[first:end] for each in records))
-            for *place, first, end in zip(*(each.tolist() for each in columns), strict=True)
-        ]
+        reads = list[_Read]()
+        for *place, first, end in zip(*(each.tolist() for each in columns), strict=True):
+            reads.append(_Read(*place, *(each[first:end] for each in records)))
+        return reads
 
     def _keep(self, read: "_Read", data: bytes) -> None:
         assert len(data) == read.size
