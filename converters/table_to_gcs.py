@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _all_columns(args: argparse.Namespace, paths: Sequence[str]) -> tuple[Column, ...]:
-    """All columns, each of which becomes a feature."""
+    """All columns; each becomes a feature."""
     label = args.label_column
     missing = given_values("--missing", args.missing)
     kinds = given_values("--columns", args.columns, KINDS)

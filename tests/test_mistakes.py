@@ -88,6 +88,7 @@ COMMAND_LINES = {
     f"{IMAGES} --max-step 5": r"--max-step.* --max-steps.* See infeed train images --help",
     f"{IMAGES} --max-steps five": r"five.* See infeed train images --help",
     f"{IMAGES} --max-steps": r"Missing value for argument '--max-steps'\. Expected one value\. See infeed train images",
+    "train images --workdir work --input-workers=many": r"--input-workers=many is not a whole number or auto\. See infeed",
     "train images --workdir work --max-steps sixty": r"--max-steps=sixty is not a whole number\. See infeed train",
     "train images --data-dir shards --workdir shards --max-steps 1": r"--workdir=shards is the --data-dir\. Give",
     "train images --workdir": r"Missing value for argument '--workdir'\. Expected one value\. See infeed train images",

@@ -147,10 +147,10 @@ class ExampleParser:
 class _Joined:
     """The bytes of all records, one after the other."""
 
-    def __init__(self, payloads: Sequence[bytes]) -> None:
+    def __init__(self, payloads: Sequence[bytes], sizes: np.ndarray) -> None:
         self.payloads = payloads
-        self.sizes = np.fromiter(map(len, payloads), np.int64, len(payloads))
-        self._begins = np.cumsum(self.sizes) - self.sizes
+        self.sizes = sizes
+        self._begins = np.cumsum(sizes) - sizes
         self.data = np.frombuffer(b"".join([*payloads, _PADDING]), np.uint8)
 
     def look(self, _entry: int, offsets: np.ndarray) -> np.ndarray:
@@ -200,7 +200,7 @@ def _text_of(payloads: Sequence[bytes], order: _Order) -> _Joined | _Windows:
     looked_at = (len(order.keys) + 1) * len(payloads) * order.window
     if order.keys and sizes.sum() > _LARGE * looked_at:
         return _Windows(payloads, sizes, order)
-    return _Joined(payloads)
+    return _Joined(payloads, sizes)
 
 
 def _walk(text: _Joined | _Windows, order: _Order) -> tuple[np.ndarray, dict[bytes, _Ranges]]:

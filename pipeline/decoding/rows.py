@@ -28,6 +28,7 @@ from pipeline.spec import UNSEEN, Layout, chosen_specs, delivered, objects, stru
 _FIRST, _MEASURED, _PART = 4, 9, 8  # rows
 THREADS: int | None = None  # None: one per core. Worker processes share the cores
 _SLOW = 100e-6  # seconds of CPU time per row
+_MOST_SECONDS = 0.1  # of measuring one row: an op may hang
 
 
 class TooSlow(Exception):  # noqa: N818 (not an error: the rows are decoded in smaller parts)
@@ -176,11 +177,11 @@ def _gil_share(row: range, apply: Callable[[range], Any]) -> float:
     began = time.perf_counter()
     ran = _seconds_ran()
     making = _pool().submit(apply, row)
-    while not making.done():
+    while not making.done() and time.perf_counter() < began + _MOST_SECONDS:
         time.sleep(0)
-    ran = _seconds_ran() - ran
+    share = 1 - (_seconds_ran() - ran) / (time.perf_counter() - began)
     making.result()
-    return max(0.0, 1 - ran / (time.perf_counter() - began))
+    return max(0.0, share)
 
 
 def _seconds_ran() -> float:

@@ -163,8 +163,8 @@ class Batches(Iterator[Batch]):
     """The batches from a position on. `close` returns immediately, whatever its threads wait for.
 
     decode: makes the batches of what is read in one step. `next` raises StallError if a batch takes
-    longer than stall_seconds. Any error closes it. After `count` batches those of `rest()` follow,
-    unless it is None."""
+    longer than stall_seconds. Any error closes it. After `count` batches `rest()` returns the next
+    one and those that follow it; None continues here."""
 
     def __init__(
         self,
@@ -174,8 +174,9 @@ class Batches(Iterator[Batch]):
         turns: Turns,
         together: int = 1,
         count: int = -1,
-        rest: "Callable[[], Batches | None]" = lambda: None,
+        rest: "Callable[[], tuple[Batch, Batches] | None]" = lambda: None,
     ) -> None:
+        self._closed = False
         self._left = count
         self._rest = rest
         self._reading: Background[Any] = reading
@@ -192,9 +193,14 @@ class Batches(Iterator[Batch]):
         weakref.finalize(self, reading.close).atexit = False
 
     def __next__(self) -> Batch:
-        if not self._left and (rest := self._rest()):  # before a batch that Ctrl-C could lose
-            self.close()
-            self._made = rest
+        if not self._left and (rest := self._rest()):
+            batch, self._made = rest
+            self._left = -1
+            self._reading.close()
+            self._decoded.close()
+            if self._closed:  # by another thread meanwhile
+                self._made.close()
+            return batch
         try:
             batch = next(self._made)
         except Exception:
@@ -205,6 +211,7 @@ class Batches(Iterator[Batch]):
 
     def close(self) -> None:
         """Ends the iteration. Threads end as soon as the disk and the ops return control."""
+        self._closed = True
         self._reading.close()
         self._decoded.close()
         self._made.close()

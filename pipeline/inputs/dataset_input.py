@@ -21,6 +21,7 @@ from pipeline.inputs import worker_pool
 from pipeline.inputs.batch_decoder import BatchDecoder, Serving
 from pipeline.inputs.batches import (
     LEAST_EPOCH_SECONDS,
+    Batch,
     Batches,
     Turns,
     batches_together,
@@ -199,16 +200,30 @@ class DatasetInput:
         They raise StorageError from reading; StallError; and for bad records CorruptRecordError,
         SchemaError naming the record that cannot be parsed or decoded, or BadRecordsError."""
         position = self.start if position is None else position
-        if self._workers == "auto" and not worker_pool.inside_worker:
+        if self._workers == "auto":
+            worker_pool.check_outside()
             steps = MEASURED * self._together(0)
             rest = partial(self._after_the_first, self.advance(position, steps))
             return self._in_threads(position, steps, rest)
         return self._in_workers(position) or self._in_threads(position)
 
-    def _after_the_first(self, position: Position) -> Batches | None:
+    def _after_the_first(self, position: Position) -> tuple[Batch, Batches] | None:
+        """The batch at the position and those that follow, made by workers if they pay."""
+        # Workers that nobody asked for may fail, such as on a module that only this process has.
         if self._workers == "auto":
             self._workers = self._chosen()
-        return self._in_workers(position)
+        try:
+            batches = self._in_workers(position)
+            batch = next(batches, None) if batches else None
+        except Exception as error:
+            log.warning(
+                "%s: worker processes failed, so threads of this process make the batches: %s",
+                self._records.info.name,
+                error,
+            )
+            self._workers = 0
+            return None
+        return (batch, batches) if batches and batch else None
 
     def _chosen(self) -> int:
         """The number of workers, which is logged unless the data are small."""

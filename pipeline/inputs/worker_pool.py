@@ -65,15 +65,20 @@ class Answer:
     stack: str = ""
 
 
+def check_outside() -> None:
+    """Raises OptionError in a worker process, which imports the modules of ops."""
+    if inside_worker:
+        raise OptionError(
+            "a worker process would start workers: it imports the module of an op, which makes "
+            "batches when it is imported. Put that under: if __name__ == '__main__':"
+        )
+
+
 class WorkerBatches(Batches):
     """The batches of a Work, as Batches, but made by as many processes as it has parts."""
 
     def __init__(self, work: Work, quarantine: Quarantine) -> None:
-        if inside_worker:
-            raise OptionError(
-                "a worker process would start workers: it imports the module of an op, which makes "
-                "batches when it is imported. Put that under: if __name__ == '__main__':"
-            )
+        check_outside()
         self._work = work
         self._quarantine = quarantine
         self._lock = threading.Lock()

@@ -195,7 +195,7 @@ def read_frames(
             return
         payload = stream.take(length or 0)
         footer = stream.take(FOOTER_BYTES)
-        if len(footer) < FOOTER_BYTES:  # as it is if the header or the payload is cut
+        if len(footer) < FOOTER_BYTES:  # also if the header or the payload is cut short
             after = 0 if rows is None else len(rows) - record - 1
             also = f"; it and all {after} records after it are missing" if after else ""
             problem = f"the shard ends inside it, at byte {stream.offset}{also}"

@@ -112,7 +112,7 @@ class FixedLengthRecords(ReadDirectly):
 
 class _FixedLengthReading(IndexedReading):
     header_bytes = 0
-    checked = False  # these files do not say what is due
+    checked = False  # these files have no checksums
 
 
 def _count(path: str, stat: Stat, format: FixedLength) -> int:

@@ -311,7 +311,9 @@ def _one_line(box: str, program: str) -> str:
         r"Error parsing (--\S+): .*?(int|float)\b.*?'(.*)'\]?", text, re.IGNORECASE
     ):
         flag, kind, value = number.groups()
+        word = re.search(r"\|\{(\w+)\}", text)  # another value: INT|{auto}
         text = f"{flag}={value} is not a {'whole ' * (kind.lower() == 'int')}number"
+        text += f" or {word[1]}" if word else ""
     return f"{text}. See {program} --help."
 
 

@@ -3,8 +3,10 @@
 import hashlib
 import logging
 import os
+import sys
 import time
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -140,6 +142,43 @@ def test_what_workers_cannot_have_stays_in_threads_and_one_line_says_so(why, two
         r.getMessage() for r in caplog.records if "in threads of this process" in r.getMessage()
     ]
     assert ("InANotebook" if "ops" in options else "cache='ram'") in line
+
+
+class OfAModule(InANotebook):
+    """Of a module that no other process can import."""
+
+
+def test_workers_that_cannot_start_leave_the_batches_to_threads(two_workers, monkeypatch, caplog):
+    module = ModuleType("only_here")
+    module.OfAModule = OfAModule
+    monkeypatch.setitem(sys.modules, "only_here", module)
+    monkeypatch.setattr(OfAModule, "__module__", "only_here")
+    options = {"global_batch": 8, "ops": [OfAModule()], "read_ahead_bytes": 1}
+    data = {"number": np.arange(64)}
+    expected = taken(train_dataset(data, workers=0, **options), count=12)
+    source = train_dataset(data, **options)
+    assert_same(taken(source, count=12), expected)
+    [line] = [r.getMessage() for r in caplog.records if "worker processes failed" in r.getMessage()]
+    assert "only_here" in line
+    assert type(source.batches()) is not WorkerBatches  # nor are they tried again
+
+
+def test_batches_closed_while_workers_start_leave_none_running(two_workers, monkeypatch):
+    source = train_dataset({"number": np.arange(64)}, global_batch=8, read_ahead_bytes=1)
+    started = []
+    after = source._after_the_first
+
+    def closing(position):
+        rest = after(position)
+        batches.close()  # as by another thread
+        started.append(rest[1])
+        return rest
+
+    monkeypatch.setattr(source, "_after_the_first", closing)
+    batches = source.batches()
+    for _ in range(3):
+        next(batches)
+    assert started[0].join(10)
 
 
 @dataclass(frozen=True)
