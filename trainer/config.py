@@ -43,7 +43,6 @@ T = TypeVar("T")
 TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)")
 SECONDS = {"s": 1, "m": 60, "h": 3600}
 STEPS_PER_LOOP = 100
-MiB = 1024 * 1024
 # Any scheme but gs://, and gs:/, into which pathlib turns it and which would name a local
 # directory.
 OTHER_PLACE = re.compile(r"(?!gs://[^/])[a-z][a-z0-9+.-]+:/")
@@ -197,9 +196,9 @@ class TrainerConfig:
     loop_mode: Fixed[LoopMode] = "auto"
     """scan: one program runs k steps. step: k asynchronous dispatches. auto: step for convolutions
     on CPU, whose gradients XLA runs 5-11x slower inside a loop; otherwise scan."""
-    superbatch_bytes: Fixed[int] = 256 * MiB
+    superbatch_bytes: Fixed[int | None] = None
     """Maximum bytes of a k-step super-batch on a device; limits iterations_per_loop. Up to three
-    exist at a time."""
+    exist at a time. Default: 5 % of the memory that JAX may use there, at least 256 MiB."""
     input_workers: int | Literal["auto"] = "auto"
     """Processes that make this host's batches, with the same bits; 0: threads of this process.
     auto: by the cores, and what the first batches took."""

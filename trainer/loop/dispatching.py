@@ -100,12 +100,6 @@ def timed_plan(
         yield from plan(measured, end, k(), marks, origin=measured)
 
 
-def steps_that_fit(k: int, marks: Iterable[int], step_bytes: int, cap_bytes: int) -> int:
-    """The steps of one dispatch: k, or fewer if a super-batch would exceed the cap or cross the
-    first mark."""
-    return max(1, min(k, cap_bytes // max(1, step_bytes), *marks))
-
-
 @dataclass(frozen=True)
 class DispatchResult:
     """The result of one dispatch: scalars by name, each [length], of the steps start, start + 1,

@@ -57,7 +57,9 @@ class Evaluation:
         self.padding_rows = 0
         epoch = self.opened.source.info.steps_per_epoch
         self._shapes = self.opened.struct, epoch
-        k = job.steps_per_dispatch(self.opened, [epoch] if epoch else [])
+        k = job.steps_per_dispatch(
+            self.opened, self.session.superbatch_bytes, [epoch] if epoch else []
+        )
         self._steps = Steps.of_epoch(epoch, k)
         self._tallies = _maker_of_tallies(job, self.opened, self.state.variables)
         carry = EvalState(self.state.variables, job.placement.scalar(np.int32(0)), self._tallies())

@@ -14,6 +14,7 @@ from pipeline.description import Describe, Description
 from pipeline.errors import InfeedError, InputError, OptionError
 from pipeline.hosts import Hosts
 from pipeline.logs import logger
+from pipeline.sizes import counted, format_bytes
 from trainer.callbacks import Callback
 from trainer.config import TrainerConfig
 from trainer.inputs import (
@@ -27,7 +28,6 @@ from trainer.inputs import (
     described_as,
     first_batches,
 )
-from trainer.loop.dispatching import steps_that_fit
 from trainer.loop.program import Program
 from trainer.mesh.batch_spec import batch_struct, named_leaves
 from trainer.mesh.placement import Placement
@@ -265,25 +265,28 @@ class Job:
     def steps_per_dispatch(
         self,
         opened: OpenedInput,
+        superbatch_bytes: int,
         marks: Iterable[int],
         steps: int | None = None,
         out_bytes: int = 0,
     ) -> int:
-        """`steps` (default: the config's), reduced so that dispatches end at the marks and
-        super-batches fit a device.
+        """`steps` (default: the config's), reduced so that dispatches end at the marks and no
+        super-batch takes more than superbatch_bytes of a device.
 
         out_bytes: bytes of a step's outputs on a device."""
         host_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(opened.struct))
         row_bytes = host_bytes // opened.struct[MASK].shape[0]
         step_bytes = row_bytes * (opened.global_batch // self.placement.replicas) + out_bytes
         steps = steps or self.config.steps_per_loop
-        k = steps_that_fit(steps, (), step_bytes, self.config.superbatch_bytes)
+        k = max(1, min(steps, superbatch_bytes // step_bytes))
         if k < steps:
             log.info(
-                "%d steps per dispatch instead of %d: a step takes %d bytes per device",
-                k,
+                "%s per dispatch instead of %d: one takes %s of a device, and superbatch_bytes of "
+                "the TrainerConfig is %s",
+                counted(k, "step"),
                 steps,
-                step_bytes,
+                format_bytes(step_bytes),
+                format_bytes(superbatch_bytes),
             )
         return min([k, *marks])
 

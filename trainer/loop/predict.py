@@ -107,7 +107,8 @@ class Prediction:
         num_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(rows))
         num_bytes //= 1 if gather else place.replicas
         epoch = opened.source.info.steps_per_epoch
-        k = job.steps_per_dispatch(opened, [epoch] if epoch else [], out_bytes=num_bytes)
+        marks = [epoch] if epoch else []
+        k = job.steps_per_dispatch(opened, session.superbatch_bytes, marks, out_bytes=num_bytes)
         self._steps = Steps.of_epoch(epoch, k)
 
         def outs(stacked: bool) -> dict[str, Any]:

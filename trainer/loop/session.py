@@ -40,7 +40,8 @@ log = logger("trainer")
 class Session:
     """The session's parts.
 
-    describe: what describes the model, once that is known."""
+    describe: what describes the model, once that is known. superbatch_bytes: of the config, or what
+    host 0 allows, once all hosts agree."""
 
     job: Job
     supervisor: Supervisor
@@ -48,6 +49,7 @@ class Session:
     checkpoints: CheckpointManager
     ownership: Ownership
     describe: Describe = lambda data: data
+    superbatch_bytes: int = 0
 
     @property
     def activity(self) -> Activity:
@@ -98,6 +100,9 @@ class Session:
             mark = claim(str(config.workdir))
         facts = lambda: facts_of(self.job, inputs, start, end) | others  # noqa: E731
         agree(self.exchange, facts, config.workdir, mark, config.stall_seconds)
+        self.superbatch_bytes = config.superbatch_bytes or self.exchange.from_host_0(
+            "superbatch_bytes", self.job.placement.superbatch_bytes
+        )
 
     def checkpoints_of(
         self, step: WhichStep | None, checkpoint_path: str | None

@@ -53,7 +53,7 @@ class Training:
         every = [config.checkpoint_every_steps, self.evaluations and self.evaluations.every_steps]
         every = [steps for steps in every if steps]
         marks = Marks(every, self._profile.stops)
-        limit = partial(job.steps_per_dispatch, self.opened, every)
+        limit = partial(job.steps_per_dispatch, self.opened, self.session.superbatch_bytes, every)
         if config.loop_seconds:
             k = 1
             self._pace = Pace(config.loop_seconds, limit)

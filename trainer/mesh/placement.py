@@ -20,11 +20,14 @@ from jax.sharding import PartitionSpec as P
 from pipeline.checks import check_patterns
 from pipeline.errors import OptionError
 from pipeline.hosts import Hosts
+from pipeline.sizes import MiB
 from trainer.config import AXES, DATA, FSDP, Rule
 from trainer.mesh.batch_spec import ROWS_FIRST, BatchAxes, named_leaves
 
 ROWS = (DATA, FSDP)
 """The axes that split a batch."""
+LEAST_SUPERBATCH = 256 * MiB
+SUPERBATCH_SHARE = 0.05
 FLOOR = 2**16  # numbers: to gather a smaller parameter costs more than to keep it
 
 
@@ -89,6 +92,12 @@ class Placement:
     def on_cpu(self) -> bool:
         """Whether the devices are CPUs."""
         return self.mesh.devices.flat[0].platform == "cpu"
+
+    def superbatch_bytes(self) -> int:
+        """How many bytes of this host's first device a super-batch may take, of which there are up
+        to three: they should leave the model its memory."""
+        stats = self.mesh.local_devices[0].memory_stats() or {}  # a CPU has none
+        return max(LEAST_SUPERBATCH, int(SUPERBATCH_SHARE * stats.get("bytes_limit", 0)))
 
     @property
     def runs_once(self) -> dict[str, Any]:

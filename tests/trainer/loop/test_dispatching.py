@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.hosts.exits import Preempted
-from trainer.loop.dispatching import Dispatches, Marks, plan, steps_that_fit
+from trainer.loop.dispatching import Dispatches, Marks, plan
 from trainer.loop.feed import Chunk
 
 counts = st.integers(1, 60)
@@ -105,12 +105,6 @@ def test_the_host_waits_for_a_dispatch_only_when_the_next_one_is_launched():
             "wait for 3",
         ),
     ]
-
-
-def test_steps_that_fit_is_cut_by_memory_and_by_the_nearest_mark():
-    assert steps_that_fit(50, [], step_bytes=10, cap_bytes=400) == 40
-    assert steps_that_fit(50, [20, 30], step_bytes=10, cap_bytes=400) == 20
-    assert steps_that_fit(50, [], step_bytes=1000, cap_bytes=400) == 1
 
 
 def test_metrics_are_read_one_dispatch_later_and_completely_at_a_mark():

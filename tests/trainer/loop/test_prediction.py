@@ -234,10 +234,10 @@ def test_predictions_of_a_dispatch_count_towards_its_memory_limit(predicting, ve
     trainer = predicting(wide, superbatch_bytes=33 * 1024)
     with caplog.at_level(logging.INFO, "trainer"):
         next(trainer.predict(vector_input))
-        assert "2 steps per dispatch instead of 3: a step takes 16608 bytes" in caplog.text
+        assert "2 steps per dispatch instead of 3: one takes 16.6 KB" in caplog.text
         caplog.clear()
         next(trainer.predict(vector_input, gather=True))  # 64 KiB on each
-        assert "1 steps per dispatch instead of 3: a step takes 65856 bytes" in caplog.text
+        assert "1 step per dispatch instead of 3: one takes 65.9 KB" in caplog.text
 
 
 def test_training_and_evaluation_may_go_on_while_predictions_are_taken(

@@ -3,6 +3,7 @@
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -14,6 +15,7 @@ from trainer.checkpointing.owner import claim
 from trainer.config import partition_rules
 from trainer.loop.job import Job
 from trainer.loop.preflight import agree, difference, facts_of
+from trainer.loop.session import Session
 from trainer.mesh.placement import Placement
 
 
@@ -65,6 +67,30 @@ def test_a_missing_host_0_is_named_by_the_others(outcomes):
     assert outcome.startswith(
         "HostError: host 0 of 2 did not make the same call within 0.4 s: see its log."
     )
+
+
+@pytest.mark.parametrize(
+    ("limit", "superbatch_bytes"), [({}, 2**28), ({"bytes_limit": 64 * 10**9}, 3_200_000_000)]
+)
+def test_host_0_decides_which_share_of_its_memory_a_super_batch_takes(
+    dense_task, config, limit, superbatch_bytes
+):
+    settings = config()
+    mesh = Placement.of(jax.devices()[:1]).mesh
+
+    def decided(exchange):
+        memory = limit if exchange.index == 0 else {"bytes_limit": 10**12}
+        device = SimpleNamespace(memory_stats=lambda: memory)
+        with_memory = SimpleNamespace(
+            local_devices=[device], devices=mesh.devices, shape=mesh.shape
+        )
+        job = Job(dense_task, settings, Placement(with_memory))
+        session = Session(job, SimpleNamespace(exchange=exchange), None, None, None)
+        session.agree_on([], 0, 10)
+        return session.superbatch_bytes
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(decided, exchanges_of(2))) == [superbatch_bytes] * 2
 
 
 def test_different_work_directories_of_hosts_are_refused_before_training(

@@ -301,7 +301,10 @@ def test_a_super_batch_is_cut_to_the_memory_it_may_take(dense_task, vector_input
     settings = config(iterations_per_loop=50, superbatch_bytes=1400)
     with caplog.at_level(logging.INFO, "trainer"):
         Trainer(dense_task, settings).train(vector_input, steps=10)
-    assert "6 steps per dispatch instead of 50: a step takes 224 bytes per device" in caplog.text
+    assert (
+        "6 steps per dispatch instead of 50: one takes 224 B of a device, and superbatch_bytes of "
+        "the TrainerConfig is 1.4 KB"
+    ) in caplog.text
 
 
 @pytest.mark.parametrize(

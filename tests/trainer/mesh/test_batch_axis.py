@@ -175,9 +175,18 @@ def test_each_device_holds_its_records_of_one_batch_and_of_several(job_of):
 
 def test_super_batches_have_as_many_bytes_as_with_rows_first(job_of):
     expected, found = (
-        job.steps_per_dispatch(opened, [], 10**6) for job, opened in map(job_of, AXES)
+        job.steps_per_dispatch(opened, 10**9, [], 10**6) for job, opened in map(job_of, AXES)
     )
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "marks", "steps"), [(41, [], 40), (41, [20, 30], 20), (1, [], 1)]
+)
+def test_a_dispatch_is_cut_by_memory_and_by_the_nearest_mark(job_of, megabytes, marks, steps):
+    job, opened = job_of("NHWC")
+    limit = megabytes * 10**6
+    assert job.steps_per_dispatch(opened, limit, marks, 50, out_bytes=10**6) == steps
 
 
 def test_hosts_compare_records_not_the_rows_of_each(job_of):
