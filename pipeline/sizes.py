@@ -108,13 +108,23 @@ def room_for_a_cache() -> int:
     return int((1 - SPARE) * free_memory_bytes())
 
 
+_sharing = [1]
+
+
+def share_cores(processes: int) -> None:
+    """States how many processes of a run are on this machine."""
+    _sharing[0] = processes
+    num_cores.cache_clear()
+
+
 @functools.cache
 def num_cores(root: Path = Path("/")) -> int:
     """The cores that this process may use, at least 1: those it is bound to, or fewer if a cgroup
-    has a quota. root: as in free_memory_bytes."""
+    has a quota; of a whole machine its share (`share_cores`). root: as in free_memory_bytes."""
+    every = os.cpu_count() or 1
     bound = hasattr(os, "sched_getaffinity")  # macOS has no such call
-    cores = len(os.sched_getaffinity(0)) if bound else os.cpu_count() or 1
-    return max(1, min([cores, *_quotas(root)]))
+    cores = min([len(os.sched_getaffinity(0)) if bound else every, *_quotas(root)])
+    return max(1, cores // _sharing[0] if cores == every else cores)
 
 
 def _quotas(root: Path) -> Iterator[int]:

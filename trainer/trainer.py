@@ -1,7 +1,6 @@
 """The Trainer, the package's main class: trains and evaluates a Task and predicts with it, from any
 input."""
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from pipeline.checks import check_number, check_positive_int
 from pipeline.errors import OptionError
 from pipeline.logs import logger
 from pipeline.shards.schema import Labels
+from pipeline.sizes import num_cores
 from pipeline.user_code import ShortErrors
 from trainer.callbacks import Callback
 from trainer.checkpointing.manager import WhichStep
@@ -87,8 +87,8 @@ class Trainer:
             self._job.placement.hosts(batch)
         self._job.check_microbatches()
         workers = config.input_workers
-        if workers != "auto" and workers > (cores := os.cpu_count() or 1):
-            log.warning("input_workers=%d, but this machine has %d cores", workers, cores)
+        if workers != "auto" and workers > (cores := num_cores()):
+            log.warning("input_workers=%d, but this process may use %d cores", workers, cores)
         if config.fast_dev_run:
             log.warning(
                 "fast_dev_run: trains %d steps; evaluates and predicts one batch with an untrained "

@@ -2,7 +2,7 @@
 
 import copy
 import itertools
-import os
+import logging
 import re
 import time
 from dataclasses import replace
@@ -16,6 +16,7 @@ from host_batches import assert_same
 from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.errors import FingerprintError, InputError, OptionError
 from pipeline.hosts import Hosts
+from pipeline.sizes import num_cores
 from trainer.callbacks import Callback
 from trainer.config import TrainerConfig
 from trainer.inputs import InputContext, IterableInput, as_function, as_input, first_batches
@@ -208,7 +209,7 @@ def test_arguments_in_the_wrong_place_or_form_are_named_with_the_right_one(
 def test_an_input_that_is_waited_for_and_more_workers_than_cores_are_told_with_what_helps(
     dense_task, vectors, config, caplog, monkeypatch
 ):
-    monkeypatch.setattr("trainer.loop.train_loop.NOTABLE_SECONDS", 0.1)
+    monkeypatch.setattr("trainer.loop.train_monitor.NOTABLE_SECONDS", 0.1)
 
     def slow(ctx):
         batch = {name: values[:16] for name, values in vectors.items()}
@@ -222,7 +223,21 @@ def test_an_input_that_is_waited_for_and_more_workers_than_cores_are_told_with_w
         caplog.text,
     )
     Trainer(dense_task, config(input_workers=999))
-    assert f"input_workers=999, but this machine has {os.cpu_count()} cores" in caplog.text
+    assert f"input_workers=999, but this process may use {num_cores()} cores" in caplog.text
+
+
+def test_a_long_run_that_waits_is_told_before_its_end(
+    dense_task, vector_input, config, caplog, monkeypatch
+):
+    monkeypatch.setattr("trainer.loop.train_monitor.NOTABLE_SECONDS", 0.0)
+    monkeypatch.setattr("trainer.loop.train_monitor.NOTABLE", 0.0)
+    monkeypatch.setattr("trainer.loop.train_monitor.SETTLED_SECONDS", 0.0)
+    settings = config(log_every=4, iterations_per_loop=2)
+    caplog.set_level(logging.INFO)
+    Trainer(dense_task, settings).train(vector_input, max_steps=20)
+    lines = [record.getMessage() for record in caplog.records]
+    (told,) = [i for i, line in enumerate(lines) if "has waited for its input" in line]
+    assert any(line.startswith("step 20/20") for line in lines[told:])
 
 
 @pytest.mark.parametrize("optimizer", [optax.cosine_decay_schedule(0.1, 10), 0.1])

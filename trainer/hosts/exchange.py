@@ -9,11 +9,13 @@ host has to make the same exchanges in the same order. With one process, nothing
 
 import json
 import math
+import socket
 import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -116,6 +118,14 @@ class Exchange:
         directory = self.tell(name, value)
         self.wait(lambda: len(self.posted_by_host(directory)) == self.count or None, seconds)
         return self.posted_by_host(directory)
+
+    def processes_here(self, seconds: float) -> int:
+        """How many processes of the run are on this machine, of those that tell within
+        `seconds`."""
+        machine = socket.gethostname()
+        with suppress(OSError):  # only Linux has it; containers of a machine share it
+            machine = Path("/proc/sys/kernel/random/boot_id").read_text()
+        return [*self.gather("machine", machine, seconds).values()].count(machine)
 
     def tell(self, name: str, value: Any) -> str:
         """Publishes a value of this host for hosts that `gather`; returns where."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from pipeline.description import Describe
 from pipeline.errors import CheckpointError, FingerprintError
 from pipeline.logs import logger
+from pipeline.sizes import share_cores
 from trainer.checkpointing.kept_data import as_in_run, has_new_head
 from trainer.checkpointing.listing import find_elsewhere
 from trainer.checkpointing.manager import CheckpointManager, Saved, WhichStep
@@ -92,14 +93,15 @@ class Session:
     def agree_on(
         self, inputs: Sequence[OpenedInput], start: int, end: int | None, **others: Any
     ) -> None:
-        """Returns when all hosts are about to do the same, as `agree` does; once per call. others:
-        arguments of the call."""
+        """Returns when all hosts are about to do the same, as `agree` does, and this one knows what
+        it shares with others; once per call. others: arguments of the call."""
         config = self.job.config
         mark = ""
         if self.exchange.index == 0 and not config.fast_dev_run:
             mark = claim(str(config.workdir))
         facts = lambda: facts_of(self.job, inputs, start, end) | others  # noqa: E731
         agree(self.exchange, facts, config.workdir, mark, config.stall_seconds)
+        share_cores(self.exchange.processes_here(config.stall_seconds))
         self.superbatch_bytes = config.superbatch_bytes or self.exchange.from_host_0(
             "superbatch_bytes", self.job.placement.superbatch_bytes
         )

@@ -22,13 +22,11 @@ from trainer.loop.program import PEAKS
 from trainer.loop.schedule import Pace, Profile, Schedule
 from trainer.loop.session import Begun, Session
 from trainer.loop.train_monitor import Recorder, TrainMonitor
-from trainer.reports.progress import NOTABLE, StepSize
+from trainer.reports.progress import StepSize
 from trainer.reports.segments import read_history
 from trainer.results import Goodput, TrainResult
 from trainer.step.steps import train_step
 from trainer.task import Step, TrainState
-
-NOTABLE_SECONDS = 5.0  # of waiting for the input
 
 log = logger("trainer")
 
@@ -251,13 +249,7 @@ class Training:
         monitor = self._monitor
         began = self._first_began
         speed = monitor.speed(step - start) if step > start else None
-        waited = speed.input_wait * (step - start) / speed.steps_per_second if speed else 0.0
-        if speed and speed.input_wait > NOTABLE and waited > NOTABLE_SECONDS:
-            log.warning(
-                "training waited for its input for %.0f %% of the time. input_workers and cache "
-                "may help: see docs/performance.md",
-                100 * speed.input_wait,
-            )
+        monitor.warn_of_waiting()
         return TrainResult(
             start,
             step,

@@ -33,7 +33,7 @@ from trainer.loop.session import Begun, Session
 from trainer.mesh.batch_spec import batch_struct
 from trainer.metrics.labels import OUTSIDE, REMEDY, told_outside
 from trainer.reports.metrics_lines import last_step
-from trainer.reports.progress import ProgressLine, Speed, StepSize
+from trainer.reports.progress import NOTABLE, ProgressLine, Speed, StepSize
 from trainer.reports.segments import BadRecords, End, HistoryLine, Start, append
 from trainer.reports.workdir import TRAIN
 from trainer.reports.writer import Reports
@@ -44,6 +44,8 @@ from trainer.task import TrainState
 Hint = Callable[[int], str]
 """A step -> the end of a sentence, and one that names a command; "" if no command can help."""
 MOST_REASON = 300  # characters
+NOTABLE_SECONDS = 5.0  # of waiting for the input
+SETTLED_SECONDS = 60.0  # from then on the first batches, and the start of workers, weigh little
 MOST_IN_A_ROW = 100  # skipped steps; beyond that the model no longer learns
 log = logger("trainer")
 
@@ -82,6 +84,7 @@ class TrainMonitor(AbstractContextManager):
         self._began = time.perf_counter()
         self._shared = self._began, self._busy_seconds
         self._seconds = self._away = self._saving = 0.0
+        self._warned = False
 
     def observe(self, result: DispatchResult) -> Speed | None:
         """Handles a dispatch result; returns the speed when a new one is logged, on host 0.
@@ -95,7 +98,20 @@ class TrainMonitor(AbstractContextManager):
         self._seconds = time.perf_counter() - self._began - self._away
         self.productive_seconds = self._seconds - self._saving
         self.last = {name: float(values[-1]) for name, values in result.scalars.items()}
+        if self._seconds > SETTLED_SECONDS:
+            self.warn_of_waiting()
         return speed
+
+    def warn_of_waiting(self) -> None:
+        """Warns, once, if this host has waited for its input for a notable share of the time."""
+        waited = self.feeder.wait_seconds
+        if not self._warned and waited > max(NOTABLE_SECONDS, NOTABLE * self._seconds):
+            self._warned = True
+            log.warning(
+                "training has waited for its input for %.0f %% of the time. input_workers and "
+                "cache may help: see docs/performance.md",
+                100 * waited / self._seconds,
+            )
 
     def _check_labels(self, result: DispatchResult) -> None:
         outside = {

@@ -13,11 +13,12 @@ import pytest
 from bad_pictures import OPS
 from host_batches import assert_same, taken
 
+from pipeline import sizes
 from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.inputs import dataset_input
 from pipeline.inputs.batches import GIL_BOUND, Cost, choose_workers
 from pipeline.inputs.worker_pool import WorkerBatches
-from pipeline.sizes import num_cores
+from pipeline.sizes import num_cores, share_cores
 from pipeline.spec import ArraySpec
 
 PHOTOGRAPH = Cost(0.0012, 0.09)  # seconds, share of them that holds the GIL
@@ -84,6 +85,19 @@ def test_a_quota_of_a_cgroup_counts_like_cores(tmp_path, monkeypatch, files, cor
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
+    assert num_cores(tmp_path) == cores
+
+
+@pytest.mark.parametrize(
+    ("bound", "processes", "cores"), [(16, 1, 16), (16, 4, 4), (16, 32, 1), (4, 4, 4)]
+)
+def test_processes_share_the_cores_that_they_are_not_bound_to(
+    tmp_path, monkeypatch, bound, processes, cores
+):
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(bound))
+    monkeypatch.setattr(sizes, "_sharing", [1])
+    share_cores(processes)
     assert num_cores(tmp_path) == cores
 
 

@@ -73,8 +73,10 @@ def test_a_missing_host_0_is_named_by_the_others(outcomes):
     ("limit", "superbatch_bytes"), [({}, 2**28), ({"bytes_limit": 64 * 10**9}, 3_200_000_000)]
 )
 def test_host_0_decides_which_share_of_its_memory_a_super_batch_takes(
-    dense_task, config, limit, superbatch_bytes
+    dense_task, config, monkeypatch, limit, superbatch_bytes
 ):
+    processes = []
+    monkeypatch.setattr("trainer.loop.session.share_cores", processes.append)
     settings = config()
     mesh = Placement.of(jax.devices()[:1]).mesh
 
@@ -91,6 +93,7 @@ def test_host_0_decides_which_share_of_its_memory_a_super_batch_takes(
 
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(decided, exchanges_of(2))) == [superbatch_bytes] * 2
+    assert processes == [2, 2]
 
 
 def test_different_work_directories_of_hosts_are_refused_before_training(
