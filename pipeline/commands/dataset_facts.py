@@ -96,7 +96,7 @@ def gathered(reader: IndexedRecords, ids: np.ndarray, *, only_labels: bool = Fal
     ):
         for record in records:
             try:
-                values = decode_example(intact(record).payload)
+                values = decode_example(intact(record)[0])
             except InfeedError:
                 facts.damaged += 1
                 continue

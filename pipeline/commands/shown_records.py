@@ -68,7 +68,7 @@ def show_records(
     for number, record in zip(ids.tolist(), fetch(records, ids), strict=True):
         where = records.where(number)
         try:
-            values = parser.parse(intact(record).payload, lambda where=where: where)
+            values = parser.parse(intact(record)[0], lambda where=where: where)
         except InfeedError as e:
             shown.append(ShownRecord(number, where, problem=str(e)))
         else:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import Any
 
 import numpy as np
 
@@ -72,7 +73,7 @@ class BatchDecoder:
 
     def _together(self, part: Delivery) -> Batch | None:
         """All its batches as one; None if they have to be made one by one."""
-        if not all(isinstance(record, Proven) for record in part.records):
+        if not part.intact:
             return None
         try:
             return self._timed(part, time.monotonic() + MOST_SECONDS)
@@ -80,7 +81,7 @@ class BatchDecoder:
             return None
 
     def _alone(self, part: Delivery) -> Batch:
-        if not all(isinstance(record, Proven) for record in part.records):
+        if not part.intact:
             return self._despite_bad_rows(part)
         try:
             return self._timed(part)
@@ -90,7 +91,7 @@ class BatchDecoder:
     def _timed(self, part: Delivery, until: float = math.inf) -> Batch:
         began = time.monotonic()
         ids = part.rows.record_ids
-        batch = self._batch(ids, part.rows.seeds, ids >= 0, list(map(intact, part.records)), until)
+        batch = self._batch(ids, part.rows.seeds, ids >= 0, part.records, until)
         self._seconds = (time.monotonic() - began) * self.rows / len(ids) + 1e-9
         return batch
 
@@ -99,15 +100,14 @@ class BatchDecoder:
         ids: np.ndarray,
         seeds: np.ndarray,
         counted: np.ndarray,
-        records: Sequence[Proven],
+        records: Sequence[Any],
         until: float = math.inf,
     ) -> Batch:
-        """ids, seeds: of every row. counted (bool): the rows of these records, in order; other rows
-        are padding."""
+        """ids, seeds: of every row. counted (bool): the rows of these intact records, in order;
+        other rows are padding."""
         index = ids.astype(np.int32)
         crc = np.zeros(len(ids), np.uint32)
-        crc[counted] = [record.crc for record in records]
-        payloads = [record.payload for record in records]
+        payloads, crc[counted] = zip(*records, strict=True) if records else ((), ())
         op_seed = op_seeds(seeds[counted], self.decoder.num_ops)
         features = self.decoder(payloads, op_seed, np.where(counted, index, -1), until)
         reserved = {"_mask": counted.astype(np.float32), "_index": index, "_crc": crc}
@@ -135,7 +135,7 @@ class BatchDecoder:
                 ids[row], seeds[row], records[row] = self._stand_in(
                     int(ids[row]), rows.seed, rows.epochs[row]
                 )
-            return self._batch(ids, seeds, ids >= 0, list(map(intact, records.values())))
+            return self._batch(ids, seeds, ids >= 0, list(records.values()))
         counted = ids >= 0
         counted[list(bad)] = False
         good = [intact(record) for row, record in records.items() if row not in bad]

@@ -23,7 +23,7 @@ from pipeline.sources.records import Group, Reading, Record, Records
 
 GROUP_BYTES = 16 * 1024**2  # read together
 # decoded together: more no longer fit the processor's caches
-TOGETHER_ROWS = 256
+TOGETHER_ROWS = 512
 TOGETHER_BYTES = 2 * 1024**2
 # planned together: to ask a stream for rows costs as much as 20 of them
 PLANNED_ROWS = 4096
@@ -36,6 +36,11 @@ class Delivery:
 
     rows: Rows
     records: list[Record]
+
+    @property
+    def intact(self) -> bool:
+        """Whether none of the records is damaged."""
+        return set(map(type, self.records)) <= {tuple}
 
     def part(self, begin: int, end: int) -> "Delivery":
         """The delivery of only these rows."""

@@ -33,7 +33,6 @@ from pipeline.sources.indexed_records import IndexedReading
 from pipeline.sources.records import (
     Group,
     Groups,
-    Proven,
     ReadWhenDue,
     Record,
     Records,
@@ -87,12 +86,11 @@ class RamStore:
         with self._lock:
             for record_id, record in zip(record_ids.tolist(), records, strict=True):
                 if (
-                    isinstance(record, Proven)
+                    isinstance(record, tuple)
                     and not self._present[record_id]
-                    and self._makes_room(len(record.payload))
+                    and self._makes_room(len(record[0]))
                 ):
-                    self._payloads[record_id] = record.payload
-                    self._crcs[record_id] = record.crc
+                    self._payloads[record_id], self._crcs[record_id] = record
                     # last, because other threads read it without the lock
                     self._present[record_id] = True
 
@@ -102,7 +100,7 @@ class RamStore:
 
     def _stored(self, ids: np.ndarray) -> list[Record]:
         payloads = map(self._payloads.__getitem__, ids.tolist())
-        return list(map(Proven, payloads, self._crcs[ids].tolist()))
+        return list(zip(payloads, self._crcs[ids].tolist(), strict=True))
 
     def _makes_room(self, payload_bytes: int) -> bool:
         had_room = self._room >= 0
@@ -184,9 +182,9 @@ class DiskStore:
         )
         try:
             for record_id, offset, crc, record in rows:
-                if isinstance(record, Proven) and record.crc == crc and self._writes:
-                    header, footer = frame_ends(len(record.payload), crc)
-                    frame = (header, record.payload, footer)
+                if isinstance(record, tuple) and record[1] == crc and self._writes:
+                    header, footer = frame_ends(len(record[0]), crc)
+                    frame = (header, record[0], footer)
                     if os.pwritev(self._records, frame, offset) == sum(map(len, frame)):
                         os.pwrite(self._present, b"\1", record_id)
                         self._known[record_id] = True

@@ -93,7 +93,7 @@ class Dataset:
         )
         for group in self.source.read(weighed(self.source, groups), AHEAD_BYTES):
             for record in group:
-                yield intact(record).payload
+                yield intact(record)[0]
 
     def take(self, numbers: Iterable[SupportsIndex]) -> list[bytes]:
         """The payloads with these numbers. From a bucket, up to 64 requests at a time instead of

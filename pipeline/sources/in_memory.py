@@ -23,7 +23,6 @@ from pipeline.shards.schema import Labels, Schema
 from pipeline.sources.records import (
     RECORD_OBJECT_BYTES,
     Groups,
-    Proven,
     ReadDirectly,
     ReadWhenDue,
     Record,
@@ -76,7 +75,7 @@ class ArrayRecords(ReadDirectly):
         """Copies of these records as they are now."""
         expected = self._crcs[record_ids].tolist()
         return [
-            Proven(payload, crc)
+            (payload, crc)
             if (crc := crc32c(payload)) == due
             else self._changed(record_id, crc, due)
             for record_id, payload, due in zip(
@@ -199,7 +198,7 @@ class ExampleRecords(ReadDirectly):
     def _proven(self, record_ids: np.ndarray) -> list[Record]:
         """These records."""
         payloads = map(self._payloads.__getitem__, record_ids.tolist())
-        return list(map(Proven, payloads, self._crcs[record_ids].tolist()))
+        return list(zip(payloads, self._crcs[record_ids].tolist(), strict=True))
 
     def where(self, record_id: int) -> str:
         return self._places[record_id] if self._places else f"{self.info.name}, record {record_id}"

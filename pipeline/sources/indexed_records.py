@@ -26,7 +26,6 @@ from pipeline.sources.records import (
     RECORD_OBJECT_BYTES,
     ByteRange,
     Groups,
-    Proven,
     ReadDirectly,
     Record,
     RecordsInfo,
@@ -133,7 +132,7 @@ class IndexedReading(Iterable[list[Record]]):
         payloads = [data[begin:end] for begin, end in read.places]  # of a single record: no copy
         crcs = list(map(crc32c, payloads))
         # The checksum stays with the bytes it was computed from: it proves what is delivered.
-        self._kept.update(zip(read.ids, map(Proven, payloads, crcs), strict=True))
+        self._kept.update(zip(read.ids, zip(payloads, crcs, strict=True), strict=True))
         if self.checked and crcs != read.crcs:
             for record_id, payload, crc in zip(read.ids, payloads, read.crcs, strict=True):
                 try:

@@ -27,7 +27,7 @@ from pipeline.shards.frames import (
     walk_pieces,
 )
 from pipeline.sources.lookahead import Lookahead
-from pipeline.sources.records import RECORD_OBJECT_BYTES, Groups, Proven, Record
+from pipeline.sources.records import RECORD_OBJECT_BYTES, Groups, Record
 from pipeline.storage.storage import Listing, Stat, Storage
 
 REQUEST_BYTES = 1 << 20
@@ -298,7 +298,7 @@ class _Cursor:
 
 def _record(file: SequentialFile, frame: Frame) -> Record:
     if not frame.problem:
-        return Proven(frame.payload, frame.crc)
+        return frame.payload, frame.crc
     return CorruptRecordError(
         f"{file.path}, record {frame.record} at byte {frame.offset}: {frame.problem}. Copy the "
         "file again, or convert without the record: python -m converters.tfrecord_to_gcs."
@@ -306,7 +306,7 @@ def _record(file: SequentialFile, frame: Frame) -> Record:
 
 
 def _held_bytes(record: Record) -> int:
-    return RECORD_OBJECT_BYTES + (len(record.payload) if isinstance(record, Proven) else 0)
+    return RECORD_OBJECT_BYTES + (len(record[0]) if isinstance(record, tuple) else 0)
 
 
 def _miscounted(counted: CountedFile, change: str) -> ShardError:

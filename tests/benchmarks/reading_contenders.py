@@ -52,7 +52,7 @@ def infeed(directory: Path) -> Run:
         positions = (order.advance(order.start, step) for step in range(order.steps_per_epoch))
         groups = (order.rows(position, [range(BATCH)]).record_ids for position in positions)
         reading = records.read(weighed(records, groups), AHEAD_BYTES)
-        batches = ([intact(record).payload for record in batch] for batch in reading)
+        batches = ([intact(record)[0] for record in batch] for batch in reading)
         for batch in Background(
             batches,
             limit=lambda: AHEAD_BYTES - reading.held_bytes,

@@ -45,7 +45,7 @@ def test_records_of_fixed_length_are_read_and_replaced_files_are_other_data(
     records = open_dataset(directory, format=format)
     assert records.info.remote
     gcs_server.reset()
-    assert [intact(record).payload for record in fetch(records, np.arange(5, 30))] == written[5:]
+    assert [intact(record)[0] for record in fetch(records, np.arange(5, 30))] == written[5:]
     assert len(gcs_server.requests("alt=media")) == 3
     assert [records[0], *records.take([29, 3])] == [written[0], written[29], written[3]]
     assert len(gcs_server.requests("alt=media")) == 6
@@ -104,7 +104,7 @@ def test_lines_and_damage_are_found(bucket, write):
     write("texts/a.txt", b"one\ntwo")
     write("texts/b.txt", gzip.compress(b"three\n"))
     records = open_dataset(f"{bucket}/texts", format=TextLines())
-    assert [record.payload for record in fetch(records, np.arange(3))] == [b"one", b"two", b"three"]
+    assert [record[0] for record in fetch(records, np.arange(3))] == [b"one", b"two", b"three"]
     write("data/train-0-of-1", FRAMED[2][:-1])
     with pytest.raises(ShardError, match=r"gs://.*train-0-of-1, record 29"):
         open_dataset(f"{bucket}/data")

@@ -29,7 +29,7 @@ NUMBERS = Schema("numbers", {"number": Feature("int64"), "half": Feature("float3
 
 
 def payloads_of(records):
-    return [record.payload for record in fetch(records, np.arange(records.num_records))]
+    return [record[0] for record in fetch(records, np.arange(records.num_records))]
 
 
 def numbers(*which):

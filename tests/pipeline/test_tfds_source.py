@@ -102,7 +102,7 @@ def test_empty_files_are_skipped_and_a_split_of_empty_files_is_refused(tmp_path)
     payloads = [encode_example(NUMBER, {"number": i}) for i in range(9)]
     write_tfds_by_hand(tmp_path / "some", [payloads[:4], [], payloads[4:]], {"number": "int64"})
     records = open_dataset(tmp_path / "some")
-    assert [record.payload for record in fetch(records, np.arange(9))] == payloads
+    assert [record[0] for record in fetch(records, np.arange(9))] == payloads
     assert records.info.whole_files == 2
     write_tfds_by_hand(tmp_path / "none", [[]], {"number": "int64"})
     with pytest.raises(EmptySplitError, match="nothing to read"):

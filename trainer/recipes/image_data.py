@@ -17,7 +17,7 @@ from pipeline.logs import logger
 from pipeline.shards.example_decoding import decode_features
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.sources.indexed_records import FILE_NAME_KEYS
-from pipeline.sources.records import Proven, Record, Records, fetch
+from pipeline.sources.records import Record, Records, fetch
 
 if TYPE_CHECKING:
     from pipeline.sources.in_memory import ExampleRecords
@@ -215,7 +215,7 @@ class FileNames:
             self._start = number
             self._block = fetch(self._records, np.arange(number, end))
         record = self._block[number - self._start]
-        if not isinstance(record, Proven):
+        if not isinstance(record, tuple):
             return None
-        names = decode_features(record.payload, [self._key]).get(self._key.decode(), ())
+        names = decode_features(record[0], [self._key]).get(self._key.decode(), ())
         return names[0].decode(errors="surrogateescape") if len(names) == 1 else None

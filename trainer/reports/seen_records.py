@@ -20,7 +20,7 @@ from pipeline.logs import logger
 from pipeline.orders.order import Position
 from pipeline.shards.example_decoding import decode_example
 from pipeline.sources.indexed_records import FILE_NAME_KEYS, IndexedRecords, key_of
-from pipeline.sources.records import Proven, fetch
+from pipeline.sources.records import fetch
 from trainer.reports.segments import REMEDY, History, Segment, segment_of
 from trainer.reports.workdir import SEGMENTS
 
@@ -184,12 +184,12 @@ class RecordPlaces:
 
 def _key_and_label(source: IndexedRecords, record: Any) -> tuple[str, str]:
     """The key and the label of a record, as text; of a damaged record, what is wrong."""
-    if not isinstance(record, Proven):
+    if not isinstance(record, tuple):
         return f"(damaged: {record})", ""
     if source.manifest.schema.opaque:
         return "", ""
     try:
-        values = decode_example(record.payload)
+        values = decode_example(record[0])
     except InfeedError as e:
         return f"(damaged: {e})", ""
     key = key_of(source.manifest.name, source.split, values)

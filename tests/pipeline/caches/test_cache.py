@@ -177,7 +177,7 @@ def test_records_larger_than_announced_fill_only_the_free_memory(
     assert fetch(source, ids) == fetch(source, ids) == plain
     kept = source.store.holds(ids)
     assert 0 < kept.sum() < 40
-    assert sum(len(intact(plain[i]).payload) for i in ids[kept]) < 7_200
+    assert sum(len(intact(plain[i])[0]) for i in ids[kept]) < 7_200
     assert len([line for line in caplog.messages if "the RAM cache is full" in line]) == 1
 
 

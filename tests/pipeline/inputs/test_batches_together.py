@@ -69,7 +69,7 @@ def test_batches_made_together_have_the_bits_of_those_made_alone(options, worker
 def test_a_bad_record_among_batches_made_together_changes_only_its_row(pictures, on_error):
     options = {"global_batch": 2, "ops": OPS, "on_error": on_error, "seed": 1}
     sources = [train_dataset(pictures[1], **options, **more) for more in ({}, ALONE)]
-    assert [source._together(0) for source in sources] == [128, 1]
+    assert [source._together(0) for source in sources] == [256, 1]
     assert_same(*(taken(source, count=40) for source in sources))
     assert sources[0].quarantine == sources[1].quarantine
 
@@ -125,7 +125,7 @@ def test_a_host_without_rows_is_one_error(recipe):
 
 
 def test_only_small_batches_are_made_together():
-    assert batches_together(64, 1_000, 2**30) == 4
+    assert batches_together(64, 1_000, 2**30) == 8
     assert batches_together(64, 224 * 224 * 3, 2**30) == 1
     assert batches_together(64, 12_292, 2**30) == 2
     assert batches_together(64, 1_000, 100_000) == 1  # holds no more than it may

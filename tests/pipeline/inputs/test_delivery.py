@@ -28,7 +28,7 @@ from pipeline.inputs.provenance import (
 from pipeline.orders.mixing import MixOrder, check_weights
 from pipeline.orders.order import EvalOrder, Position, TrainOrder
 from pipeline.orders.shuffle import Shuffle, device_seeds, record_seeds
-from pipeline.sources.records import RECORD_OBJECT_BYTES, Proven, fetch
+from pipeline.sources.records import RECORD_OBJECT_BYTES, fetch
 
 RECORD_BYTES = 1000
 
@@ -52,7 +52,7 @@ class Reading:
     def __iter__(self):
         payload = bytes(RECORD_BYTES - RECORD_OBJECT_BYTES)
         for group in self.groups:
-            yield [Proven(payload, 0) for _ in group.record_ids]
+            yield [(payload, 0) for _ in group.record_ids]
 
 
 def test_ready_batches_are_limited_to_the_remaining_read_ahead():
@@ -128,7 +128,7 @@ def test_an_evaluation_has_no_seeds(nested):
 
 
 def payloads(records, ids):
-    return [record.payload for record in fetch(records, np.asarray(ids))]
+    return [record[0] for record in fetch(records, np.asarray(ids))]
 
 
 def again(records):

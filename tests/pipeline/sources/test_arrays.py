@@ -18,9 +18,7 @@ LABELS = np.arange(5, dtype=">i8")
 
 
 def payloads(arrays, ids):
-    return [
-        intact(record).payload for record in fetch(ArrayRecords(arrays), np.array(ids, np.int64))
-    ]
+    return [intact(record)[0] for record in fetch(ArrayRecords(arrays), np.array(ids, np.int64))]
 
 
 def test_a_payload_is_the_bytes_of_its_row_in_the_order_of_the_names():
@@ -34,12 +32,12 @@ def test_a_payload_is_the_bytes_of_its_row_in_the_order_of_the_names():
     assert records.where(3) == "arrays (image, label), row 3"
     ids = np.array([4, 0, 4])
     found = fetch(records, ids)
-    assert [record.payload for record in found] == [
+    assert [record[0] for record in found] == [
         IMAGES[i].tobytes() + bytes([0] * 7 + [i]) for i in (4, 0, 4)
     ]
     assert (
-        [record.crc for record in found]
-        == [crc32c(record.payload) for record in found]
+        [record[1] for record in found]
+        == [crc32c(record[0]) for record in found]
         == list(records.info.crcs[ids])
     )
     assert list(records.read([Group(np.array([], np.int64), 0)])) == [[]]
@@ -71,7 +69,7 @@ def test_a_changed_row_is_found_when_it_is_delivered_and_no_other_is(tmp_path):
     records = ArrayRecords({"image": images, "label": LABELS})
     images[3, 1, 1] ^= 1
     before, error, after = fetch(records, np.array([2, 3, 4]))
-    assert (before.payload[:6], after.payload[:6]) == (IMAGES[2].tobytes(), IMAGES[4].tobytes())
+    assert (before[0][:6], after[0][:6]) == (IMAGES[2].tobytes(), IMAGES[4].tobytes())
     assert isinstance(error, CorruptRecordError)
     text = r"arrays \(image, label\), row 3: crc32c is \w{8} and was \w{8} when .*They have been written to since"
     with pytest.raises(CorruptRecordError, match=text):

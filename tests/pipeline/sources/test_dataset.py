@@ -60,7 +60,7 @@ def test_a_record_by_number_is_the_record_that_was_written(source, dataset):
     assert (
         [dataset[i] for i in range(N)]
         == due
-        == [r.payload for r in map(intact, fetch(dataset, np.arange(N)))]
+        == [r[0] for r in map(intact, fetch(dataset, np.arange(N)))]
     )
     assert [dataset[-1], dataset[np.int64(3)], dataset[np.array(-N)]] == [due[-1], due[3], due[0]]
     assert dataset.take(np.array([5, -1, 5])) == [due[5], due[-1], due[5]]

@@ -121,7 +121,7 @@ def test_on_a_disk_a_large_record_is_a_read_of_its_own(tmp_path, monkeypatch, re
     monkeypatch.setattr(LocalStorage, "remote", remote)
     group = Group(np.arange(len(sizes)), sum(sizes))
     (found,) = IndexedReading(LocalStorage(), [str(tmp_path / "shard")], index, [group], 0)
-    assert [intact(record).payload for record in found] == payloads
+    assert [intact(record)[0] for record in found] == payloads
     joined = sum(sizes[:3]) + 2 * FRAME_BYTES
     alone = [joined, *(max(size, 1) for size in sizes[3:])]
     assert [size for _, _, size in asked] == ([sum(sizes) + 6 * FRAME_BYTES] if remote else alone)

@@ -93,10 +93,10 @@ def test_records_are_read_in_any_order_with_any_look_ahead_and_few_open_files(
         for group in reading:
             found.append(group)
             assert sum(map(len, reading._cursors.values())) <= cursors
-    assert [[record.payload for record in group] for group in found] == [
+    assert [[record[0] for record in group] for group in found] == [
         [PAYLOADS[i] for i in g] for g in groups
     ]
-    assert [[record.crc for record in group] for group in found] == [
+    assert [[record[1] for record in group] for group in found] == [
         [crc32c(PAYLOADS[i]) for i in g] for g in groups
     ]
     assert reading.held_bytes == 0
@@ -146,7 +146,7 @@ def test_records_outside_the_look_ahead_are_not_held(tmp_path):
         reading = records.read(weighed(records, every_fourth), ahead)
         held = 0
         for found, ids in zip(reading, every_fourth, strict=True):
-            assert [record.payload for record in found] == [payloads[i] for i in ids]
+            assert [record[0] for record in found] == [payloads[i] for i in ids]
             assert reading.held_bytes == sum(350 for _ in reading._kept)
             held = max(held, reading.held_bytes)
         assert held <= ahead + 350
@@ -251,4 +251,4 @@ def test_an_endless_order_is_read_without_planning_all_groups(opened):
 
     reading = iter(opened["text"].read(endless(), 10_000))
     for _ in range(20):
-        assert [record.payload for record in next(reading)] == PAYLOADS
+        assert [record[0] for record in next(reading)] == PAYLOADS
