@@ -4,6 +4,9 @@ import re
 
 import numpy as np
 import pytest
+import simplejpeg
+from hypothesis import given
+from hypothesis import strategies as st
 from odd_images import KINDS, verdicts
 from op_rng import rng_of
 from pictures import FORMATS, encoded, picture
@@ -11,6 +14,7 @@ from PIL import Image
 from sweep import SWEEP
 
 from pipeline.datasets import eval_dataset
+from pipeline.decoding.image_ops import jpeg_header
 from pipeline.errors import SchemaError
 from pipeline.ops import DecodeResize
 
@@ -53,6 +57,26 @@ def test_a_png_of_any_depth_and_order_has_its_pixels(name):
     data = next(KINDS[name].images())
     pixels = DecodeResize("image", size=(80, 120))({"image": data}, rng_of())["image"]
     np.testing.assert_array_equal(pixels, picture())
+
+
+@given(
+    st.sampled_from(["RGB", "L", "CMYK"]),
+    st.dictionaries(st.integers(2, 220), st.integers(0, 255), max_size=3),
+)
+def test_the_size_of_a_jpeg_with_any_header_is_that_of_libjpeg(mode, changes):
+    comment = b"\xff\xc0 is no frame"
+    data = bytearray(encoded(picture(mode=mode), comment=comment, progressive=mode == "L"))
+    table = data.index(b"\xff\xc4")  # of Huffman codes; it may also stand before the frame
+    data[2:2] = data[table : table + 2 + int.from_bytes(data[table + 2 : table + 4])]
+    for at, byte in changes.items():
+        data[at] = byte
+    try:
+        height, width, colours, _ = simplejpeg.decode_jpeg_header(bytes(data), strict=False)
+    except (ValueError, KeyError):
+        return
+    header = jpeg_header(bytes(data))
+    assert header.size == (height, width)
+    assert header.plain == (colours not in ("CMYK", "YCCK"))
 
 
 @pytest.mark.parametrize("name", ["JPEG with bytes before its end", "JPEG of an unknown version"])
