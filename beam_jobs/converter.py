@@ -125,6 +125,12 @@ class _AnyConverter(Protocol):
         bucket."""
         ...
 
+    @property
+    def core_seconds_per_gb(self) -> float:
+        """How long one core takes for 1 GB of its sources, roughly; 0 if it copies bytes, so that
+        the disk limits it. Decides the default of --local-processes."""
+        ...
+
     def digest_fields(self) -> Mapping[str, Any]:
         """JSON values of everything in the converter that affects output bytes: options, label
         files, and a version such as "idx/1" that is raised whenever the same raw data would give
@@ -237,6 +243,7 @@ class ConversionJob:
     scratch: tuple[str, ...] = ()  # temporary files among the sources, removed by the commit
     # required number of records by split, if there is one
     expected: Mapping[str, int] = field(default_factory=dict)
+    local_processes: int = 1  # for the report
     run_id: str = ""  # identifies this run in its verdict; never in data
     started: float = field(default_factory=time.time, compare=False)  # Unix seconds
 

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from rich.progress import (
@@ -39,14 +39,14 @@ from beam_jobs.plan import (
     measure,
 )
 from beam_jobs.references import References
-from beam_jobs.runners.presets import find_runner
+from beam_jobs.runners.presets import find_runner, num_processes
 from beam_jobs.summary import check_size, empty_folders, empty_shards
 from pipeline.commands import command
 from pipeline.commands.command import Console, say
 from pipeline.errors import ConversionError, InfeedError, OptionError, printable
 from pipeline.logs import quiet_stderr
 from pipeline.shards.naming import plan_file, receipt_file
-from pipeline.sizes import counted, format_bytes
+from pipeline.sizes import counted, format_bytes, num_cores
 from pipeline.storage.storage import in_parallel
 
 _TO_ITS_END = Waiting()
@@ -111,7 +111,7 @@ def preview(job: ConversionJob) -> Iterator[SplitPreview]:
         sources = job.sources_of(split)
         empty = list[Source]()
         # A window that is packed takes hundreds of megabytes.
-        at_once = os.cpu_count() or 1 if isinstance(job.converter, Packer) else _SCANS_AT_ONCE
+        at_once = num_cores() if isinstance(job.converter, Packer) else _SCANS_AT_ONCE
         for source, batches in zip(
             sources, in_parallel(lambda s: _scan(job, s), sources, at_once), strict=True
         ):
@@ -158,6 +158,7 @@ def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO
     preset.check_job(job)
     job.output.exists(job.output_dir)  # reports a missing bucket before the scan
     failure = None
+    asked = num_processes(options)  # 0: auto
     # of `python -P`, which Beam does not pass on to the workers that it starts
     if sys.flags.safe_path:
         os.environ["PYTHONSAFEPATH"] = "1"
@@ -167,6 +168,8 @@ def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO
     with progress_bars(job, console), quiet:
         try:
             with preset.around(job, options):
+                job = replace(job, local_processes=num_processes(options))
+                _note_processes(job.local_processes, asked, console)
                 if not preset.run(job, options, console, waiting):
                     return
         except OptionError:
@@ -193,6 +196,14 @@ def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO
         raise ConversionError(
             f"the runner reported success, but the commit of {', '.join(missing)} never ran: it "
             "lost data. No manifest was written. Choose another --runner."
+        )
+
+
+def _note_processes(number: int, asked: int, console: Console) -> None:
+    if number > 1 > asked:
+        say(
+            console,
+            f"note: {number} processes, because the CPU limits this conversion (--local-processes)",
         )
 
 

@@ -111,6 +111,7 @@ def summarize(
         "shards": len(sizes),
         "shards_finished_before": len(sizes) - len(fresh),  # by earlier runs
         "started": job.started,  # Unix seconds
+        "local_processes": job.local_processes,
         "seconds": seconds,  # since the start of the job, which may convert other splits as well
         # written by this run
         "records_per_second": round(sum(shard.records for shard in fresh) / seconds, 3),
@@ -147,11 +148,13 @@ def in_words(summary: Mapping[str, Any]) -> str:
     if before == shards:
         return f"{total}, all finished before"
     again = f" ({before} of them finished before)" if before else ""
+    processes = summary["local_processes"]
+    several = f" in {processes} processes" if processes > 1 else ""
     speed = (
         f"{summary['records_per_second']:,.0f} records/s, "
         f"{format_bytes(round(summary['bytes_per_second']))}/s"
     )
-    return f"{total}{again}, {summary['seconds']:.1f} s, {speed}"
+    return f"{total}{again}, {summary['seconds']:.1f} s{several}, {speed}"
 
 
 def empty_folders(split: str, sources: Iterable[Source]) -> Iterator[str]:

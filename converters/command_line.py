@@ -233,9 +233,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     run.add_argument(
         "--local-processes",
-        type=int,
-        default=1,
-        help=f"worker processes for {processes} (default: 1)",
+        type=_processes,
+        default="auto",
+        metavar="N",
+        help=(
+            f"worker processes for {processes}; auto: by the cores, the memory and the work "
+            "(default: auto)"
+        ),
     )
     leaving = ", ".join(f"--runner={name}" for name, preset in RUNNERS.items() if preset.leaves)
     run.add_argument("--detach", action="store_true", help=f"{leaving}: submit the job and exit")
@@ -244,12 +248,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _processes(text: str) -> int:
+    """The number of processes; 0 is auto, as in Beam's options."""
+    if text == "auto":
+        return 0
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither auto nor an int of at least 1")
+    return int(text)
+
+
 def beam_options(args: argparse.Namespace, rest: Sequence[str]):
     """Beam's PipelineOptions for the chosen runner. Raises OptionError for options that do not suit
     it."""
     PipelineOptions = _beam(args, rest)
     preset = find_runner(args.runner)
-    check_number("--local-processes", args.local_processes, at_least=1)
     if args.local_processes > 1 and not preset.processes:
         raise OptionError(
             f"--local-processes={args.local_processes}: --runner={args.runner} starts no processes "

@@ -202,6 +202,7 @@ class TfrecordConverter:
 
     transforms = False
     worker_files = ()
+    core_seconds_per_gb = 0
 
     def digest_fields(self) -> Mapping[str, Any]:
         """See Converter. Without labels: records do not contain their names."""

@@ -55,7 +55,7 @@ COMMAND_LINES = {
     f"{FOLDERS} --validation-fraction=0 --splits=tain": r"unknown split 'tain'\. Did you mean 'train'\?",
     f"{FOLDERS} --validation-fraction=0 --target-shard-byte=5MB": r"Did you mean --target-shard-bytes\?",
     f"{FOLDERS} --validation-fraction=0 --target-shard-bytes=big": r"'big' is not a size in bytes\. .* 100MB",
-    f"{FOLDERS} --validation-fraction=0 --local-processes=0": r"--local-processes=0: must be at least 1",
+    f"{FOLDERS} --validation-fraction=0 --local-processes=0": r"--local-processes: '0' is neither auto nor an int of at least 1",
     f"{FOLDERS} --validation-fraction=0 --runner=dataflw": r"no such runner\. Did you mean 'dataflow'\?",
     f"{FOLDERS} --validation-fraction=0 --verify=al": r"invalid choice: 'al'.* See infeed convert images --help",
     f"convert table --raw-data-dir=empty {OUT} --image-column=file": r"empty has no tables \(\.csv",

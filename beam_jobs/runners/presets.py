@@ -18,7 +18,12 @@ from beam_jobs.runners import dataflow, dataflow_job
 from pipeline.checks import did_you_mean
 from pipeline.commands.command import Console
 from pipeline.errors import ConversionError, InfeedError, OptionError, how_to_install
+from pipeline.sizes import GB, free_memory_bytes, num_cores
+from pipeline.storage.schemes import open_storage
 
+_SECONDS_PER_PROCESS = 15  # of work, because processes start 3 s later
+_BYTES_PER_PROCESS = 2**30  # packing takes most: 550 MB of text, 300 MB of tables
+_PROCESSES = "multi_processing"  # Beam's name
 _CONNECT_SECONDS = 10  # Dask's default is 30, even if the port refuses connections
 _PACKAGE = "beam_jobs"
 _PARTITIONS_PER_THREAD = 4  # to balance shards of different sizes
@@ -70,15 +75,14 @@ def _start_and_wait(job: ConversionJob, options: Any, _console: Console, _waitin
 class Preset:
     """One runner: the full path of Beam's class, a line of help, and what a conversion does for it.
 
-    flags: defaults for Beam, which the user's own flags override. check: raises OptionError for
-    options that cannot work, given Beam's PipelineOptions, before anything is read. check_job:
-    raises OptionError for a job that the runner cannot run, before any access to the output.
-    around: a context in which the job runs. It may change Beam's options, and replace errors by
-    clearer ones. run: runs a job and waits for its end. Returns False if it did not wait."""
+    check: raises OptionError for options that cannot work, given Beam's PipelineOptions, before
+    anything is read. check_job: raises OptionError for a job that the runner cannot run, before any
+    access to the output. around: a context in which the job runs. It may change Beam's options, and
+    replace errors by clearer ones. run: runs a job and waits for its end. Returns False if it did
+    not wait."""
 
     runner: str
     help: str = ""
-    flags: Callable[[Namespace], Sequence[str]] = lambda _args: ()
     check: Callable[[Namespace, Any], None] = lambda _args, _options: None
     check_job: Callable[[ConversionJob], None] = lambda _job: None
     around: Callable[[ConversionJob, Any], _Block] = lambda *_: contextlib.nullcontext()
@@ -91,20 +95,57 @@ class Preset:
         False  # its workers write to our stderr, but only what the verdict reports as well
     )
 
+    def flags(self, args: Namespace) -> Sequence[str]:
+        """Defaults for Beam, which the user's own flags override."""
+        if args.local_processes == 1 or not self.processes:
+            return ()
+        return (
+            f"--direct_running_mode={_PROCESSES}",
+            f"--direct_num_workers={args.local_processes}",
+        )
 
-def _local_flags(args: Namespace) -> Sequence[str]:
-    if args.local_processes == 1:
-        return ()
-    return (
-        "--direct_running_mode=multi_processing",
-        f"--direct_num_workers={args.local_processes}",
-    )
+
+def auto_processes(seconds: float, cores: int, free_bytes: int) -> int:
+    """How many processes to start for work that takes one core this long: as many as there are
+    cores and memory for, but one for less than 30 s."""
+    return max(1, min(cores, free_bytes // _BYTES_PER_PROCESS, int(seconds / _SECONDS_PER_PROCESS)))
+
+
+def num_processes(options: Any) -> int:
+    """The number of local processes in Beam's options; 0 if it is still to be decided."""
+    every = options.get_all_options()
+    return every["direct_num_workers"] if every["direct_running_mode"] == _PROCESSES else 1
+
+
+def _raw_bytes(job: ConversionJob) -> int:
+    """The size of all sources. The last folder stands for all: listing each may take minutes."""
+    if size := sum(source.bytes for source in job.sources):
+        return size
+    last = job.sources[-1]
+    files, _ = open_storage(last.uri).entries(last.uri)
+    return len(job.sources) * sum(stat.bytes for stat in files.values())
+
+
+def _decide_processes(job: ConversionJob, options: Any) -> None:
+    """Sets the number of local processes in Beam's options, unless a flag did."""
+    from apache_beam.options.pipeline_options import DirectOptions
+
+    direct = options.view_as(DirectOptions)
+    if direct.direct_num_workers:
+        return
+    rate = job.converter.core_seconds_per_gb
+    seconds = rate and rate * _raw_bytes(job) / GB
+    number = auto_processes(seconds, num_cores(), free_memory_bytes())
+    direct.direct_num_workers = number
+    if number == 1:
+        direct.direct_running_mode = "in_memory"
 
 
 @contextlib.contextmanager
-def _local_around(_job: ConversionJob, _options: Any) -> Iterator[None]:
+def _local_around(job: ConversionJob, options: Any) -> Iterator[None]:
     from beam_jobs.runners.local_workers import watched_workers
 
+    _decide_processes(job, options)
     with on_loopback(), watched_workers():
         yield
 
@@ -156,20 +197,20 @@ def _check_dask_options(args: Namespace, options: Any) -> None:
 
 
 @contextlib.contextmanager
-def _dask_cluster(_job: ConversionJob, options: Any) -> Iterator[None]:
+def _dask_cluster(job: ConversionJob, options: Any) -> Iterator[None]:
     """Connects this process's default client to the scheduler. A cluster started here stops at the
     end of the block.
 
     Raises ConversionError if no scheduler answers, or if infeed is not installed there."""
-    from apache_beam.options.pipeline_options import DirectOptions
     from apache_beam.runners.dask.dask_runner import DaskOptions
     from distributed import LocalCluster
 
     dask = options.view_as(DaskOptions)
     with contextlib.ExitStack() as stack:
         if not _is_elsewhere(options):
+            _decide_processes(job, options)
             cluster = LocalCluster(
-                n_workers=options.view_as(DirectOptions).direct_num_workers,
+                n_workers=num_processes(options),
                 threads_per_worker=1,
                 dashboard_address="127.0.0.1:0",
             )
@@ -225,7 +266,6 @@ RUNNERS: Mapping[str, Preset] = {
     "local": Preset(
         "apache_beam.runners.portability.fn_api_runner.FnApiRunner",
         "this machine, in one process or in --local-processes",
-        flags=_local_flags,
         around=_local_around,
         # Beam's DirectRunner also uses this class for our graph, but first tries to download
         # another runner.
@@ -239,7 +279,6 @@ RUNNERS: Mapping[str, Preset] = {
             "the Dask cluster of --dask_client_address, or one of --local-processes workers that "
             "ends with the command"
         ),
-        flags=lambda args: (f"--direct_num_workers={args.local_processes}",),
         check=_check_dask_options,
         around=_dask_cluster,
         extra="dask",

@@ -49,6 +49,10 @@ class ImageFolderConverter:
     worker_files = ()
 
     @property
+    def core_seconds_per_gb(self) -> float:
+        return self.to_jpeg.core_seconds_per_gb
+
+    @property
     def labels(self) -> Labels:
         return Labels("image/class/label", _LABEL_BASE, self.classes)
 

@@ -52,6 +52,7 @@ class ImagenetConverter:
 
     name = "imagenet2012"
     transforms = False  # except a few CMYK images
+    core_seconds_per_gb = 0
 
     @property
     def worker_files(self) -> tuple[str, ...]:

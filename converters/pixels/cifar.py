@@ -197,6 +197,7 @@ class CifarConverter:
 
     transforms = True
     worker_files = ()
+    core_seconds_per_gb = 70  # measured
 
     @property
     def name(self) -> str:

@@ -61,6 +61,11 @@ class ToJpeg:
     apply_orientation: bool = False
     quality: int = 95
 
+    @property
+    def core_seconds_per_gb(self) -> float:
+        """How long one core takes for 1 GB of JPEGs, measured on some of 65 KB; 0 to copy them."""
+        return 60 if self.max_side else 13 * (self.verify == "decode")
+
     def __call__(self, data: bytes) -> Jpeg:
         """The JPEG, with its fixups in the order they were made. Raises Reject."""
         form = _format(data)

@@ -14,6 +14,7 @@ from multiprocessing.pool import Pool, ThreadPool
 from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 from pipeline.errors import RawDataError, StorageError
+from pipeline.sizes import num_cores
 
 _FILES_AT_ONCE, _REMOTE_FILES_AT_ONCE = 8, 4  # from a bucket, each reads up to 64 MiB ahead
 T = TypeVar("T")
@@ -164,7 +165,7 @@ def write_file(storage: Storage, path: str, data: bytes) -> None:
 def files_at_once(storage: Storage) -> int:
     """How many files to read and check concurrently, with a thread for each."""
     most = _REMOTE_FILES_AT_ONCE if storage.remote else _FILES_AT_ONCE
-    return min(most, os.cpu_count() or 1)
+    return min(most, num_cores())
 
 
 class _Threads(ThreadPool):

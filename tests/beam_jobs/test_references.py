@@ -132,6 +132,7 @@ class Sized:
     labels = None
     transforms = False
     worker_files = ()
+    core_seconds_per_gb = 0
 
     def digest_fields(self):
         return {"version": self.version}

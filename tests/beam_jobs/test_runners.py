@@ -7,10 +7,16 @@ import pytest
 from apache_beam.options.pipeline_options import DirectOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from beam_jobs.runners.presets import RUNNERS
+from beam_jobs.converter import ConversionJob, Source
+from beam_jobs.runners import presets
+from beam_jobs.runners.presets import RUNNERS, auto_processes
 from converters import idx_to_gcs
 from converters.command_line import beam_options
+from converters.image_folder.converter import ImageFolderConverter
+from converters.table.row_converter import RowConverter
 from pipeline.errors import ConversionError, InfeedError, OptionError
+from pipeline.raw.image_files import ToJpeg
+from pipeline.storage.storage import Stat
 
 
 class OwnRunner(FnApiRunner):
@@ -105,6 +111,59 @@ def test_a_runner_that_fails_says_what_it_raised_and_where_to_look(
     assert ("train: " in capsys.readouterr().out) == (runner == "LosesWorkers")
 
 
+@pytest.mark.parametrize(
+    ("seconds", "cores", "free_gib", "number"),
+    [
+        (600, 16, 64, 16),
+        (0, 16, 64, 1),  # the disk limits it
+        (29, 16, 64, 1),
+        (30, 16, 64, 2),
+        (100, 16, 64, 6),
+        (600, 1, 64, 1),
+        (600, 16, 3.9, 3),
+        (600, 16, 0.5, 1),
+    ],
+)
+def test_auto_takes_the_cores_if_there_is_work_and_memory_for_them(
+    seconds, cores, free_gib, number
+):
+    assert auto_processes(seconds, cores, int(free_gib * 2**30)) == number
+
+
+def test_auto_asks_the_converter_and_the_sizes_of_its_sources(tmp_path, monkeypatch):
+    monkeypatch.setattr(presets, "num_cores", lambda: 4)
+    monkeypatch.setattr(presets, "free_memory_bytes", lambda: 2**34)
+    for name in ("ant", "bee"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.jpg").write_bytes(bytes(1000))
+    table = Source("train", "a.csv", Stat(10**9), bytes=10**8, kind="file")
+    folders = [
+        Source("train", str(tmp_path / name), Stat(0), tag=name, kind="folder")
+        for name in ("ant", "bee")
+    ]
+    copies = ImageFolderConverter(("ant", "bee"))
+    scales = ImageFolderConverter(("ant", "bee"), to_jpeg=ToJpeg(max_side=64))
+    for converter, sources, seconds_per_process, number in [
+        (RowConverter(()), [table], 15, 3),  # 50 s
+        (RowConverter(()), [table, table], 15, 4),
+        (copies, [table], 15, 1),
+        (scales, folders, 15, 1),
+        (scales, folders, 60e-6, 2),  # 2 KB take 120 us
+    ]:
+        monkeypatch.setattr(presets, "_SECONDS_PER_PROCESS", seconds_per_process)
+        options = options_of("local", processes=0)
+        job = ConversionJob(converter, tuple(sources), "nowhere")
+        with RUNNERS["local"].around(job, options):
+            assert presets.num_processes(options) == number
+        mode = options.view_as(DirectOptions).direct_running_mode
+        assert mode == ("multi_processing" if number > 1 else "in_memory")
+
+
+def test_auto_is_nothing_to_a_runner_that_starts_no_processes():
+    options = options_of(f"{__name__}.OwnRunner", processes=0)
+    assert presets.num_processes(options) == 1
+
+
 def test_a_flag_of_beam_wins_over_what_a_preset_adds():
     options = options_of("local", "--direct_num_workers=5", processes=2).view_as(DirectOptions)
     assert (options.direct_running_mode, options.direct_num_workers) == ("multi_processing", 5)
@@ -128,7 +187,6 @@ def test_a_flag_of_beam_wins_over_what_a_preset_adds():
             1,
             r"--runner=no_such.Runner cannot be imported. .* \(No module named 'no_such'\)",
         ),
-        ("local", 0, r"--local-processes=0: must be at least 1"),
         (
             "FlinkRunner",
             2,
