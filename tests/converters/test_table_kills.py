@@ -1,10 +1,13 @@
-"""kill -9 while a table is converted from Parquet: the same command again ends with the same bytes."""
+"""kill -9 and Ctrl-C while a table is converted from Parquet: the same command again ends with the same bytes."""
 
 import hashlib
+import json
 import os
 import signal
+import time
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 import pytest
 from kills import FAULTS, OWN_GROUP, ROOT
@@ -13,6 +16,13 @@ from sweep import SWEEP
 
 CONVERT = FAULTS + "from converters.table_to_gcs import main; "
 CONVERT += "from beam_jobs.launch import exit_with; exit_with(main)"
+# so that --local-processes=auto is 2 for a table of some bytes
+LARGE = "from beam_jobs.runners import presets; presets._SECONDS_PER_PROCESS = 1e-9; "
+LARGE += "presets.num_cores = lambda: 2; presets.free_memory_bytes = lambda: 2**32; "
+ENDS = [("group", signal.SIGINT, "auto"), ("launcher", signal.SIGINT, "auto")]
+ENDS += [("launcher", signal.SIGKILL, "auto")]
+if SWEEP:
+    ENDS += [(of, number, processes) for of, number, _ in ENDS for processes in (1, 2)]
 KILLS = (  # see sitecustomize
     "half:train.*-0",
     "after:train-00001-of-*.json",
@@ -43,10 +53,11 @@ def raw(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def convert(fork_server, tmp_path_factory, raw):
-    """convert(out, kill_at, processes) -> (exit code, all that the command printed)."""
+def start(fork_server, tmp_path_factory, raw):
+    """start(out, kill_at, processes, variable=value, ...) -> (the process of the command, the file that it prints
+    to)."""
 
-    def converted(out, kill_at="", processes=1):
+    def started(out, kill_at="", processes=1, **variables):
         flags = [
             f"--raw-data-dir={raw}",
             f"--output={out}",
@@ -57,11 +68,22 @@ def convert(fork_server, tmp_path_factory, raw):
             "KILL_AT": kill_at,
             "KILL_ROOT": str(ROOT),
             "PYTHONPATH": str(ROOT / "tests/beam_jobs/faults"),
+            **variables,
         }
         printed = tmp_path_factory.mktemp("printed") / "printed"
-        return fork_server.run(
-            ["-c", OWN_GROUP + CONVERT, *flags], printed, {**os.environ, **env}, timeout=120
-        )
+        command = ["-c", OWN_GROUP + LARGE + CONVERT, *flags]
+        return fork_server.start(command, printed, {**os.environ, **env}), printed
+
+    return started
+
+
+@pytest.fixture(scope="module")
+def convert(start):
+    """convert(out, ...) -> (exit code, all that the command printed)."""
+
+    def converted(*args, **options):
+        process, printed = start(*args, **options)
+        return process.wait(timeout=120)[0], printed.read_text()
 
     return converted
 
@@ -86,10 +108,18 @@ def expected(convert, tmp_path_factory):
     return digests(out)
 
 
-@pytest.mark.parametrize("kill_at", KILLS if SWEEP else KILLS[:2])
-def test_a_table_that_was_killed_resumes_to_the_same_bytes(convert, expected, tmp_path, kill_at):
+@pytest.mark.parametrize(
+    ("kill_at", "processes"),
+    [
+        *((kill, 1) for kill in (KILLS if SWEEP else KILLS[:2])),
+        pytest.param(KILLS[1], "auto", marks=pytest.mark.slow),
+    ],
+)
+def test_a_table_that_was_killed_resumes_to_the_same_bytes(
+    convert, expected, tmp_path, kill_at, processes
+):
     out = tmp_path / "out"
-    code, printed = convert(out, kill_at)
+    code, printed = convert(out, kill_at, processes)
     assert code == -signal.SIGKILL, printed
     code, printed = convert(out)
     assert code == 0, printed
@@ -102,7 +132,56 @@ def test_a_table_that_was_killed_resumes_to_the_same_bytes(convert, expected, tm
 
 
 @pytest.mark.slow
-def test_two_processes_write_the_same_bytes_of_a_parquet_table(convert, expected, tmp_path):
-    code, printed = convert(tmp_path / "out", processes=2)
+@pytest.mark.parametrize("processes", [2, "auto"])
+def test_two_processes_write_the_same_bytes_of_a_parquet_table(
+    convert, expected, tmp_path, processes
+):
+    code, printed = convert(tmp_path / "out", processes=processes)
+    assert code == 0, printed
+    assert " s in 2 processes, " in printed
+    note = "note: 2 processes, because the CPU limits this conversion (--local-processes)"
+    assert (note in printed) == (processes == "auto")
+    summary = json.loads((tmp_path / "out/_summary/train.json").read_text())
+    assert summary["local_processes"] == 2
+    assert digests(tmp_path / "out") == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("of", "number", "processes"), ENDS)
+def test_after_ctrl_c_and_kills_of_the_launcher_no_process_is_left_and_the_command_resumes(
+    start, convert, expected, tmp_path, of, number, processes
+):
+    process, printed = start(
+        tmp_path / "out",
+        "half:train-00001-of-*3",
+        processes,
+        STOP_ONE=str(tmp_path / "waits"),
+    )
+    while not (tmp_path / "waits").exists():
+        assert process.poll() is None, printed.read_text()
+        time.sleep(0.05)
+    group = [each for each in psutil.process_iter() if os.getpgid(each.pid) == process.pid]
+    assert (len(group) > 2) == (processes != 1)
+    if of == "group":  # as a terminal does
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
+    status = 130 if number == signal.SIGINT else -number
+    assert process.wait(timeout=60)[0] == status, printed.read_text()
+    _, alive = psutil.wait_procs(group, timeout=30)
+    assert not alive
+    assert "Traceback" not in printed.read_text()
+    code, again = convert(tmp_path / "out", processes=processes)
+    assert code == 0, again
+    assert digests(tmp_path / "out") == expected
+
+
+@pytest.mark.slow
+def test_a_killed_worker_ends_the_command_and_the_next_goes_on(convert, expected, tmp_path):
+    kill = "half:train-00001-of-*3"
+    code, printed = convert(tmp_path / "out", kill, "auto", KILL_ONE=str(tmp_path / "killed"))
+    assert code == 2
+    assert "error: a worker process died: Worker subprocess exited with return code" in printed
+    code, printed = convert(tmp_path / "out", processes="auto")
     assert code == 0, printed
     assert digests(tmp_path / "out") == expected

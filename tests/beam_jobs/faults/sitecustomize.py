@@ -4,13 +4,14 @@ KILL_AT is "<moment>:<name>[@<bytes>]". Moments of the publication of a file, by
 half of a write done that goes beyond so many bytes, after it is there; and `created`, after a claim. `scan`: when the
 first rows of the source of that tag are found; `assign`: when the bucket of that number is begun. PIECE_BYTES makes
 resumable uploads of small files. KILL_ONE names a file that is not there yet: the first process to come by makes it
-and dies, alone; its group and the processes after it live. SCANNED names a file for the tags of sources scanned."""
+and dies, alone; its group and the processes after it live. STOP_ONE likewise, but that process waits. SCANNED names a file for the tags of sources scanned."""
 
 import contextlib
 import fnmatch
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 moment, _, rest = os.environ.get("KILL_AT", "").partition(":")
@@ -20,6 +21,9 @@ in_bucket = "PIECE_BYTES" in os.environ
 
 def kill(at, name):
     if at == moment and fnmatch.fnmatch(os.path.basename(name), pattern):  # noqa: PTH119
+        if waits := os.environ.get("STOP_ONE"):
+            Path(waits).touch()
+            time.sleep(60)
         if "KILL_ONE" not in os.environ:
             os.killpg(0, signal.SIGKILL)
         with contextlib.suppress(FileExistsError):
