@@ -235,7 +235,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--local-processes",
         type=_processes,
         default="auto",
-        metavar="N",
         help=(
             f"worker processes for {processes}; auto: by the cores, the memory and the work "
             "(default: auto)"
