@@ -158,7 +158,7 @@ def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO
     preset.check_job(job)
     job.output.exists(job.output_dir)  # reports a missing bucket before the scan
     failure = None
-    asked = num_processes(options)  # 0: auto
+    by_flags = num_processes(options)
     # of `python -P`, which Beam does not pass on to the workers that it starts
     if sys.flags.safe_path:
         os.environ["PYTHONSAFEPATH"] = "1"
@@ -169,7 +169,7 @@ def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO
         try:
             with preset.around(job, options):
                 job = replace(job, local_processes=num_processes(options))
-                _note_processes(job.local_processes, asked, console)
+                _note_processes(job.local_processes, by_flags, console)
                 if not preset.run(job, options, console, waiting):
                     return
         except OptionError:
@@ -199,8 +199,8 @@ def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO
         )
 
 
-def _note_processes(number: int, asked: int, console: Console) -> None:
-    if number > 1 > asked:
+def _note_processes(number: int, by_flags: int, console: Console) -> None:
+    if number > 1 > by_flags:  # decided for --local-processes=auto
         say(
             console,
             f"note: {number} processes, because the CPU limits this conversion (--local-processes)",

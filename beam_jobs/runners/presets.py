@@ -1,4 +1,4 @@
-"""The table of runners with short names: their class in Beam, their checks and their default flags.
+"""The table of runners with short names: their class in Beam, their checks and their processes.
 
 To add a runner, add a row, and a module if it needs code. Beam is imported only inside functions,
 so that --help and --dry-run work without it."""
