@@ -119,9 +119,9 @@ def num_processes(options: Any) -> int:
 
 def _raw_bytes(job: ConversionJob) -> int:
     """The size of all sources. The last folder stands for all: listing each may take minutes."""
-    if size := sum(source.bytes for source in job.sources):
-        return size
     last = job.sources[-1]
+    if last.kind != "folder":
+        return sum(source.bytes for source in job.sources)
     files, _ = open_storage(last.uri).entries(last.uri)
     return len(job.sources) * sum(stat.bytes for stat in files.values())
 

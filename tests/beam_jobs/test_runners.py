@@ -2,6 +2,7 @@
 
 import sys
 from argparse import Namespace
+from dataclasses import replace
 
 import pytest
 from apache_beam.options.pipeline_options import DirectOptions
@@ -146,6 +147,7 @@ def test_auto_asks_the_converter_and_the_sizes_of_its_sources(tmp_path, monkeypa
     for converter, sources, seconds_per_process, number in [
         (RowConverter(()), [table], 15, 3),  # 50 s
         (RowConverter(()), [table, table], 15, 4),
+        (RowConverter(()), [replace(table, bytes=0)], 15, 1),
         (copies, [table], 15, 1),
         (scales, folders, 15, 1),
         (scales, folders, 60e-6, 2),  # 2 KB take 120 us
