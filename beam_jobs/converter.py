@@ -125,10 +125,9 @@ class _AnyConverter(Protocol):
         bucket."""
         ...
 
-    @property
-    def core_seconds_per_gb(self) -> float:
-        """How long one core takes for 1 GB of its sources, roughly; 0 if it copies bytes, so that
-        the disk limits it. Decides the default of --local-processes."""
+    def core_seconds_per_gb(self, name: str, /) -> float:
+        """How long one core takes for 1 GB of files with such a name, roughly; 0 if it copies
+        bytes, so that the disk limits it. Decides the default of --local-processes."""
         ...
 
     def digest_fields(self) -> Mapping[str, Any]:

@@ -202,7 +202,10 @@ class TfrecordConverter:
 
     transforms = False
     worker_files = ()
-    core_seconds_per_gb = 0
+
+    def core_seconds_per_gb(self, _name: str) -> float:
+        """See Converter."""
+        return 0
 
     def digest_fields(self) -> Mapping[str, Any]:
         """See Converter. Without labels: records do not contain their names."""

@@ -117,13 +117,16 @@ def num_processes(options: Any) -> int:
     return every["direct_num_workers"] if every["direct_running_mode"] == _PROCESSES else 1
 
 
-def _raw_bytes(job: ConversionJob) -> int:
-    """The size of all sources. The last folder stands for all: listing each may take minutes."""
+def _core_seconds(job: ConversionJob) -> float:
+    """How long one core would take. The last folder stands for all: listing each may take
+    minutes."""
+    rate = job.converter.core_seconds_per_gb
     last = job.sources[-1]
     if last.kind != "folder":
-        return sum(source.bytes for source in job.sources)
+        return sum(rate(source.uri) * source.bytes for source in job.sources) / GB
     files, _ = open_storage(last.uri).entries(last.uri)
-    return len(job.sources) * sum(stat.bytes for stat in files.values())
+    seconds = sum(rate(name) * stat.bytes for name, stat in files.items()) / GB
+    return len(job.sources) * seconds
 
 
 def _decide_processes(job: ConversionJob, options: Any) -> None:
@@ -133,9 +136,7 @@ def _decide_processes(job: ConversionJob, options: Any) -> None:
     direct = options.view_as(DirectOptions)
     if direct.direct_num_workers:
         return
-    rate = job.converter.core_seconds_per_gb
-    seconds = rate and rate * _raw_bytes(job) / GB
-    number = auto_processes(seconds, num_cores(), free_memory_bytes())
+    number = auto_processes(_core_seconds(job), num_cores(), free_memory_bytes())
     direct.direct_num_workers = number
     if number == 1:
         direct.direct_running_mode = "in_memory"

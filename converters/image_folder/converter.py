@@ -48,9 +48,9 @@ class ImageFolderConverter:
     transforms = True
     worker_files = ()
 
-    @property
-    def core_seconds_per_gb(self) -> float:
-        return self.to_jpeg.core_seconds_per_gb
+    def core_seconds_per_gb(self, name: str) -> float:
+        """See Converter."""
+        return self.to_jpeg.core_seconds_per_gb(name)
 
     @property
     def labels(self) -> Labels:

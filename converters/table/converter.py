@@ -64,10 +64,10 @@ class ImageTableConverter:
     def schema(self) -> Schema:
         return Schema("image_table", _FEATURES | features_of(self.target))
 
-    @property
-    def core_seconds_per_gb(self) -> float:
-        """See Converter. A row of about 60 bytes names an image of about 60 KB."""
-        return 1000 * self.to_jpeg.core_seconds_per_gb
+    def core_seconds_per_gb(self, name: str) -> float:
+        """See Converter. A row of about 60 bytes names an image of about 60 KB, taken for a
+        JPEG."""
+        return 1000 * self.to_jpeg.core_seconds_per_gb(".jpg")
 
     @property
     def labels(self) -> Labels | None:

@@ -132,7 +132,9 @@ class Sized:
     labels = None
     transforms = False
     worker_files = ()
-    core_seconds_per_gb = 0
+
+    def core_seconds_per_gb(self, name):
+        return 0
 
     def digest_fields(self):
         return {"version": self.version}

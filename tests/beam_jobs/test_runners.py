@@ -137,6 +137,7 @@ def test_auto_asks_the_converter_and_the_sizes_of_its_sources(tmp_path, monkeypa
     for name in ("ant", "bee"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "1.jpg").write_bytes(bytes(1000))
+        (tmp_path / name / "2.PNG").write_bytes(bytes(1000))
     table = Source("train", "a.csv", Stat(10**9), bytes=10**8, kind="file")
     folders = [
         Source("train", str(tmp_path / name), Stat(0), tag=name, kind="folder")
@@ -150,7 +151,8 @@ def test_auto_asks_the_converter_and_the_sizes_of_its_sources(tmp_path, monkeypa
         (RowConverter(()), [replace(table, bytes=0)], 15, 1),
         (copies, [table], 15, 1),
         (scales, folders, 15, 1),
-        (scales, folders, 60e-6, 2),  # 2 KB take 120 us
+        (scales, folders, 60e-6, 4),  # 4 KB take 240 us
+        (copies, folders, 13e-6, 2),  # 2 KB of PNGs take 26 us
     ]:
         monkeypatch.setattr(presets, "_SECONDS_PER_PROCESS", seconds_per_process)
         options = options_of("local", processes=0)
