@@ -82,18 +82,30 @@ KINDS = {
 }
 
 
-def infeed(kind: Kind, data: str) -> Iterator[Any]:
-    from pipeline import ops
-    from pipeline.datasets import train_dataset
+def write(kind: Kind, data: str) -> None:
+    """The records of this kind, and their index."""
+    random = np.random.default_rng(0)
+    records = (kind.record(random) for _ in range(kind.records))
+    write_tfrecords(Path(data), kind.features, records, per_file=max(kind.records // 8, 100))
 
-    decode = {
+
+def ops_of(kind: Kind) -> list[Any]:
+    """The ops of the toolkit that decode this kind."""
+    from pipeline import ops
+
+    return {
         "": [],
         "whole": [ops.DecodeJpeg(IMAGE, shape=(32, 32, 3))],
         "bilinear": [ops.DecodeRandomResizedCrop(IMAGE, size=(SIZE, SIZE))],
         "bicubic": [ops.DecodeRandomResizedCrop(IMAGE, size=(SIZE, SIZE), method="bicubic")],
     }[kind.method]
+
+
+def infeed(kind: Kind, data: str) -> Iterator[Any]:
+    from pipeline.datasets import train_dataset
+
     return train_dataset(
-        data, "train", global_batch=BATCH, ops=decode, keys=kind.keys, epochs="span"
+        data, "train", global_batch=BATCH, ops=ops_of(kind), keys=kind.keys, epochs="span"
     ).batches()
 
 
@@ -204,13 +216,8 @@ def main() -> None:
     )
     print("|" + " --- |" * 5)
     for name in args.kinds or KINDS:
-        kind = KINDS[name]
-        random = np.random.default_rng(0)
         with tempfile.TemporaryDirectory() as data:
-            records = (kind.record(random) for _ in range(kind.records))
-            write_tfrecords(
-                Path(data), kind.features, records, per_file=max(kind.records // 8, 100)
-            )
+            write(KINDS[name], data)
             rounds = [
                 [one(side, name, data, args.seconds) for side in SIDES] for _ in range(args.rounds)
             ]
