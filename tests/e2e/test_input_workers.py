@@ -13,6 +13,7 @@ import psutil
 import pytest
 from sweep import SWEEP
 
+from pipeline.inputs import dataset_input
 from trainer.checkpoints import get_variable_names, get_variable_value
 from trainer.commands.running import run
 from trainer.config import TrainerConfig
@@ -29,11 +30,19 @@ FAULTS = {"SIGKILL": "was ended by signal 9", "SIGSTOP": "waited 5 s for worker"
 def config_of(digits, workdir, workers):
     settings = TrainerConfig(
         workdir=str(workdir), global_batch_size=16, eval_batch_size=100, max_steps=6, iterations_per_loop=2,
-        checkpoint_every_steps=2, keep_max=9, input_workers=workers,
+        checkpoint_every_steps=2, keep_max=9, input_workers=workers, read_ahead_bytes=1,
     )  # fmt: skip
     return Config(
         data_dir=str(digits[1]), size=16, widths=(4, 8), augmentation="trivial", trainer=settings
     )
+
+
+@pytest.fixture
+def taken_over(monkeypatch):
+    """The number of workers each time that they take over, which they do after the first two batches."""
+    numbers = []
+    monkeypatch.setattr(dataset_input, "choose_workers", lambda *_: numbers.append(2) or 2)
+    return numbers
 
 
 def model(workdir, step):
@@ -69,23 +78,29 @@ def assert_same(workdir, alone):
 
 
 @pytest.mark.slow
-def test_training_evaluation_and_predictions_do_not_depend_on_workers(digits, alone, tmp_path):
+@pytest.mark.parametrize("workers", [3, "auto"])
+def test_training_evaluation_and_predictions_do_not_depend_on_workers(
+    digits, alone, workers, taken_over, tmp_path
+):
     for mode in ("train", "predict"):
-        run(replace(config_of(digits, tmp_path, 3), mode=mode))
+        run(replace(config_of(digits, tmp_path, workers), mode=mode))
     assert_same(tmp_path, alone)
+    assert bool(taken_over) == (workers == "auto")
     assert (tmp_path / "predictions.jsonl").read_bytes() == (
         alone / "predictions.jsonl"
     ).read_bytes()
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("workers", [2, "auto"])
 def test_a_run_that_began_without_workers_goes_on_with_them_to_the_same_bits(
-    digits, alone, tmp_path
+    digits, alone, workers, taken_over, tmp_path
 ):
     shutil.copytree(alone, tmp_path / "run")
-    config = config_of(digits, tmp_path / "run", 2)
+    config = config_of(digits, tmp_path / "run", workers)
     run(replace(config, trainer=replace(config.trainer, restore_step=2)))
     assert_same(tmp_path / "run", alone)
+    assert bool(taken_over) == (workers == "auto")
 
 
 def workers_of(process):

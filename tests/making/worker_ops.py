@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipeline.inputs import worker_pool
 from pipeline.spec import ArraySpec
 
 
@@ -18,6 +19,11 @@ def exits():
 
 def dies():
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dies_in_a_worker():
+    if worker_pool.inside_worker:
+        dies()
 
 
 def is_suspended():

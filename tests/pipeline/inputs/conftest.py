@@ -7,6 +7,8 @@ from damage import flip_payload_bits
 from pictures import encoded
 from PIL import Image
 
+from pipeline.inputs import dataset_input
+
 
 @pytest.fixture(scope="module")
 def pictures(write_dataset, tmp_path_factory) -> tuple[str, str]:
@@ -24,3 +26,9 @@ def pictures(write_dataset, tmp_path_factory) -> tuple[str, str]:
     for split in ("train", "validation"):
         flip_payload_bits(made[1], split, *FLIPPED)
     return made[0], made[1]
+
+
+@pytest.fixture
+def two_workers(monkeypatch):
+    """What workers="auto" chooses, whatever the costs are. With read_ahead_bytes=1 they make the third batch."""
+    monkeypatch.setattr(dataset_input, "choose_workers", lambda *_: 2)

@@ -9,12 +9,18 @@ from dataclasses import dataclass
 from types import ModuleType
 
 import numpy as np
+import psutil
 import pytest
 from bad_pictures import OPS
 from host_batches import assert_same, taken
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sweep import SWEEP
+from worker_ops import Fault
 
 from pipeline import sizes
 from pipeline.datasets import eval_dataset, train_dataset
+from pipeline.errors import CorruptRecordError
 from pipeline.inputs import dataset_input
 from pipeline.inputs.batches import GIL_BOUND, Cost, choose_workers
 from pipeline.inputs.worker_pool import WorkerBatches
@@ -26,6 +32,21 @@ PYTHON = Cost(0.005, 0.98)
 NUMBERS = Cost(0.00001, None)
 IMAGENET = 1_281_167
 MEGABYTE = bytes(2**20)
+RECORDS = {"number": np.arange(64)}
+
+
+def running_workers(number):
+    """Whether this process has so many of them within ten seconds."""
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        children = [each.as_dict(["cmdline"])["cmdline"] for each in psutil.Process().children()]
+        if (
+            sum("pipeline.inputs.worker" in " ".join(command or ()) for command in children)
+            == number
+        ):
+            return True
+        time.sleep(0.02)
+    return False
 
 
 @pytest.mark.parametrize(
@@ -101,12 +122,6 @@ def test_processes_share_the_cores_that_they_are_not_bound_to(
     assert num_cores(tmp_path) == cores
 
 
-@pytest.fixture
-def two_workers(monkeypatch):
-    """Whatever the costs are."""
-    monkeypatch.setattr(dataset_input, "choose_workers", lambda *_: 2)
-
-
 def test_batches_are_the_same_before_and_after_workers_take_over(pictures, two_workers, caplog):
     caplog.set_level(logging.INFO)
     options = {"global_batch": 8, "ops": OPS, "seed": 5, "read_ahead_bytes": 1}
@@ -175,6 +190,69 @@ def test_workers_that_cannot_start_leave_the_batches_to_threads(two_workers, mon
     [line] = [r.getMessage() for r in caplog.records if "worker processes failed" in r.getMessage()]
     assert "only_here" in line
     assert type(source.batches()) is not WorkerBatches  # nor are they tried again
+
+
+def test_workers_that_die_in_their_first_batch_leave_all_batches_to_threads(two_workers, caplog):
+    options = {"global_batch": 8, "ops": [Fault("dies_in_a_worker", 18)], "read_ahead_bytes": 1}
+    source = eval_dataset(RECORDS, **options)
+    assert_same(taken(source), taken(eval_dataset(RECORDS, workers=0, **options)))
+    [line] = [r.getMessage() for r in caplog.records if "worker processes failed" in r.getMessage()]
+    assert "was ended by signal 9" in line
+    assert running_workers(0)
+
+
+@pytest.mark.parametrize("start", [17, 21], ids=["a later one", "their first"])
+def test_a_bad_record_of_workers_raises_the_error_of_threads(pictures, start, two_workers):
+    """Record 23, in batches of one record, of which threads make two."""
+    raised = []
+    for workers in (0, "auto"):
+        source = eval_dataset(
+            pictures[1], global_batch=1, ops=OPS, read_ahead_bytes=1, workers=workers
+        )
+        batches = source.batches(source.advance(source.start, start))
+        seen = []
+        with pytest.raises(CorruptRecordError) as error:
+            seen.extend(int(batch["_index"][0]) for batch in batches)
+        raised.append((seen, str(error.value)))
+        assert next(batches, None) is None
+        assert batches.join(10)
+    assert raised[1] == raised[0]
+    assert running_workers(0)
+
+
+@settings(max_examples=60 if SWEEP else 3, deadline=None)
+@given(
+    begun=st.sampled_from([0, "auto"]),
+    steps=st.integers(1, 8),
+    measured=st.integers(1, 3),
+    read_ahead_bytes=st.sampled_from([1, 4000]),  # batches one by one, or some together
+)
+def test_a_run_goes_on_bit_for_bit_whoever_made_the_batches_before(
+    pictures, begun, steps, measured, read_ahead_bytes
+):
+    options = {"global_batch": 8, "ops": OPS, "seed": 5, "read_ahead_bytes": read_ahead_bytes}
+    expected = taken(train_dataset(pictures[0], workers=0, **options), count=steps + 8)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dataset_input, "choose_workers", lambda *_: 2)
+        patch.setattr(dataset_input, "MEASURED", measured)
+        first = train_dataset(pictures[0], workers=begun, **options)
+        made = taken(first, count=steps)
+        saved = first.state(first.advance(first.start, steps))
+        second = train_dataset(pictures[0], **options)
+        made += taken(second, second.restore(saved), 8)
+    assert_same(made, expected)
+
+
+@pytest.mark.parametrize("how", ["closed", "dropped"])
+def test_workers_that_took_over_end_with_the_batches(how, two_workers):
+    batches = train_dataset(RECORDS, global_batch=8, read_ahead_bytes=1).batches()
+    for _ in range(4):
+        next(batches)
+    assert running_workers(2)
+    if how == "closed":
+        batches.close()
+    del batches
+    assert running_workers(0)
 
 
 def test_batches_closed_while_workers_start_leave_none_running(two_workers, monkeypatch):

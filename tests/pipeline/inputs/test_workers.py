@@ -89,22 +89,29 @@ def test_bits_depend_neither_on_workers_nor_on_hosts_nor_on_where_a_run_resumed(
 
 
 @pytest.mark.parametrize("on_error", ["skip", "mask"])
-def test_bad_records_are_left_out_and_listed_as_in_one_process(pictures, on_error, tmp_path):
+@pytest.mark.parametrize("workers", [3, "auto"])
+def test_bad_records_are_left_out_and_listed_as_in_one_process(
+    pictures, on_error, workers, two_workers, tmp_path, caplog
+):
     made = []
-    for workers in (0, 3):
-        file = tmp_path / f"bad_{workers}.jsonl"
+    for each in (0, workers):
+        file = tmp_path / f"bad_{each}.jsonl"
         options = {"global_batch": 8, "ops": OPS, "on_error": on_error, "quarantine_file": file}
-        source = train_dataset(pictures[1], workers=workers, **options)
-        made.append((taken(source, count=9), source.quarantine, file.read_text()))
+        options |= {"read_ahead_bytes": 1}
+        source = train_dataset(pictures[1], workers=each, **options)
+        caplog.clear()
+        batches = taken(source, count=9)
+        warned = sorted(text for text in caplog.messages if "leaves out" in text)
+        made.append((batches, source.quarantine, file.read_text(), warned))
     assert_same(made[1][0], made[0][0])
     assert made[1][1:] == made[0][1:]
     assert {bad.record_id for bad in made[1][1]} == set(BAD)
 
 
-def test_the_budget_of_bad_records_is_of_all_workers(pictures):
-    source = eval_dataset(
-        pictures[1], global_batch=8, ops=OPS, on_error="mask", max_bad_records=5, workers=2
-    )
+@pytest.mark.parametrize("workers", [2, "auto"])
+def test_the_budget_of_bad_records_is_of_all_workers(pictures, workers, two_workers):
+    options = {"ops": OPS, "on_error": "mask", "max_bad_records": 5, "read_ahead_bytes": 1}
+    source = eval_dataset(pictures[1], global_batch=4, workers=workers, **options)
     with pytest.raises(BadRecordsError, match="6 records are bad on this host; max_bad_records=5"):
         taken(source)
 
@@ -168,13 +175,14 @@ def test_workers_load_neither_jax_nor_tensorflow():
         taken(eval_dataset(NUMBERS, global_batch=8, ops=[Fault("loads_jax", 5)], workers=2))
 
 
+@pytest.mark.parametrize("workers", [2, "auto"])
 @pytest.mark.parametrize(
     ("does", "error", "told"),
     [
         (
             "exits",
             InputError,
-            r"worker 2 of 2 \(process \d+\), which was making .* 20, 21, 22, .* ended with code 7\.",
+            r"worker 2 of 2 \(process \d+\), which was making .* 52, 53, 54, .* ended with code 7\.",
         ),
         (
             "dies",
@@ -184,26 +192,28 @@ def test_workers_load_neither_jax_nor_tensorflow():
         (
             "raises",
             SchemaError,
-            r"Fault\(does='raises', at=22\) raised ZeroDivisionError: of a user's own",
+            r"Fault\(does='raises', at=54\) raised ZeroDivisionError: of a user's own",
         ),
         (
             "is_suspended",
             StallError,
-            r"waited 2 s for worker 2 of 2 \(process \d+\), .*20, 21, 22, .* and is alive,",
+            r"waited 2 s for worker 2 of 2 \(process \d+\), .*52, 53, 54, .* and is alive,",
         ),
         pytest.param("sleeps", StallError, "waited 2 s for ", marks=pytest.mark.slow),
         ("runs_out_of_memory", MemoryError, None),
     ],
 )
-def test_what_happens_to_a_worker_ends_the_batches_and_is_told(does, error, told):
+def test_what_happens_to_a_worker_ends_the_batches_and_is_told(
+    does, error, told, workers, two_workers
+):
     stall_seconds = 2 if error is StallError else 60
-    options = {"global_batch": 8, "ops": [Fault(does, 22)], "workers": 2, "read_ahead_bytes": 1}
-    options |= {"stall_seconds": stall_seconds}
+    options = {"global_batch": 8, "ops": [Fault(does, 54)], "read_ahead_bytes": 1}
+    options |= {"stall_seconds": stall_seconds, "workers": workers}
     batches, seen = eval_dataset(NUMBERS, **options).batches(), []
     with pytest.raises(error, match=told):
         seen.extend(batches)
-    pids = {int(pid) for batch in seen for pid in batch["pid"]}
-    assert len(seen) == 2
+    pids = {int(pid) for batch in seen for pid in batch["pid"]} - {os.getpid()}
+    assert len(seen) == 6
     assert len(pids) == 2
     assert batches.join(10)
     assert not any(map(alive, pids))
@@ -257,14 +267,18 @@ def test_what_other_processes_cannot_import_is_refused_before_any_batch(tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("workers", [3, "auto"])
 @pytest.mark.parametrize("how", ["SIGKILL", "exit", "close"])
-def test_workers_end_with_the_process_that_started_them(how, tmp_path):
+def test_workers_end_with_the_process_that_started_them(how, workers, tmp_path):
     program = tmp_path / "program.py"
     program.write_text(
         "import numpy as np, sys, time, os\nfrom pipeline.datasets import train_dataset\nfrom worker_ops import Fault\n"
+        "from pipeline.inputs import dataset_input\ndataset_input.choose_workers = lambda *_: 3\n"
         f"if __name__ == '__main__':\n    how, wait = {how!r}, 1000\n"
         "    data = {'number': np.arange(64)}\n"
-        "    batches = train_dataset(data, global_batch=8, ops=[Fault('exits', -1)], workers=3).batches()\n"
+        "    batches = train_dataset(data, global_batch=8, ops=[Fault('exits', -1)],\n"
+        f"                            workers={workers!r}, read_ahead_bytes=1).batches()\n"
+        "    next(batches), next(batches)\n"
         "    print(*{int(pid) for pid in next(batches)['pid']}, flush=True)\n"
         "    if how == 'close':\n        batches.close()\n"
         "    time.sleep(0 if how == 'exit' else 1000)\n"
@@ -351,8 +365,10 @@ def test_a_module_that_makes_batches_when_it_is_imported_is_refused_in_a_worker(
 
 
 @pytest.mark.slow
-def test_a_keyboard_interrupt_is_not_taken_for_the_end_of_the_data():
-    batches = eval_dataset(NUMBERS, global_batch=8, ops=[Fault("sleeps", 22)], workers=2).batches()
+@pytest.mark.parametrize("workers", [2, "auto"])
+def test_a_keyboard_interrupt_is_not_taken_for_the_end_of_the_data(workers, two_workers):
+    options = {"global_batch": 8, "ops": [Fault("sleeps", 54)], "read_ahead_bytes": 1}
+    batches = eval_dataset(NUMBERS, workers=workers, **options).batches()
     threading.Timer(2, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         list(batches)
@@ -360,6 +376,7 @@ def test_a_keyboard_interrupt_is_not_taken_for_the_end_of_the_data():
         InputError, match=r"these batches were interrupted\. Call batches\(position\) for the rest"
     ):
         next(batches)
+    assert batches.join(10)
 
 
 def test_a_path_that_python_ignores_is_ignored(monkeypatch, tmp_path):
