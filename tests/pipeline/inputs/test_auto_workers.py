@@ -253,7 +253,8 @@ def test_workers_that_took_over_end_with_the_batches(how, two_workers):
     assert running_workers(2)
     if how == "closed":
         batches.close()
-    del batches
+    else:
+        del batches
     assert running_workers(0)
 
 
