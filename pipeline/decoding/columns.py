@@ -127,9 +127,8 @@ def _varints(data: np.ndarray, firsts: np.ndarray, word: type[np.unsignedinteger
     """The varints that begin at these places, as signed integers: up to four bytes in uint32, ten
     in uint64."""
     size = np.dtype(word).itemsize
-    words = np.ndarray((len(data) - size,), np.dtype(word).newbyteorder("<"), data, strides=(1,))[
-        firsts
-    ]
+    words = np.ndarray((len(data) - size,), np.dtype(word).newbyteorder("<"), data, strides=(1,))
+    words = words.take(firsts)  # a third of the time of words[firsts]
     ends = ~words & word(0x8080808080808080 >> 8 * (8 - size))  # set in bytes that end a number
     longer = np.flatnonzero(ends == 0)
     words &= ends ^ (ends - word(1))  # up to the first of them

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import math
 import os
+import select
 import statistics
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -173,23 +174,28 @@ class _RowThreads:
 
 def _gil_share(row: range, apply: Callable[[range], Any]) -> float:
     """Lets another thread make a row while this one asks for the GIL all the time, and tells for
-    which share of the time it waited. To wait for a core is not to wait for the GIL."""
+    which share of the time it waited. For a core either of them may wait, which does not count."""
+
+    def make() -> float:
+        before = _waited_for_a_core()
+        apply(row)
+        return _waited_for_a_core() - before
+
     began = time.perf_counter()
-    ran = _seconds_ran()
-    making = _pool().submit(apply, row)
+    before = time.thread_time() + _waited_for_a_core()
+    making = _pool().submit(make)
     while not making.done() and time.perf_counter() < began + _MOST_SECONDS:
-        time.sleep(0)
-    share = 1 - (_seconds_ran() - ran) / (time.perf_counter() - began)
-    making.result()
-    return max(0.0, share)
+        select.select((), (), (), 0)  # gives up the GIL; time.sleep(0) sleeps for 50 us
+    seconds = time.perf_counter() - began
+    waited = seconds - (time.thread_time() + _waited_for_a_core() - before)
+    return min(1.0, max(0.0, waited / max(seconds - making.result(), 1e-9)))
 
 
-def _seconds_ran() -> float:
-    """How long this thread has run, or waited for a core, which only Linux tells."""
-    waited = 0
+def _waited_for_a_core() -> float:
+    """Seconds for which this thread did, which only Linux tells."""
     with contextlib.suppress(OSError):
-        waited = int(Path("/proc/thread-self/schedstat").read_text().split()[1])
-    return time.thread_time() + 1e-9 * waited
+        return 1e-9 * int(Path("/proc/thread-self/schedstat").read_text().split()[1])
+    return 0.0
 
 
 @functools.cache

@@ -230,7 +230,7 @@ class Batches(Iterator[Batch]):
 LEAST_EPOCH_SECONDS = 10.0
 CHEAP_CORES = 4  # per worker, for records that threads would only slow down
 THREADED_CORES = 8  # per worker: more threads would wait for each other
-GIL_BOUND = 0.75  # of the time; decoding photographs: 0.1 to 0.5, with what waking up takes
+GIL_BOUND = 0.35  # of the time; photographs: 0 to 0.3; Python: 1, on a busy machine from 0.4 on
 
 
 class Cost(NamedTuple):
@@ -251,7 +251,7 @@ def choose_workers(cores: int, rows: int, epoch_records: int, cost: Cost) -> int
     if epoch_records * cost.seconds < LEAST_EPOCH_SECONDS:
         return 0
     if cost.gil_share is None:
-        workers = cores // CHEAP_CORES
+        workers = max(min(cores, 2), cores // CHEAP_CORES)
     elif cost.gil_share > GIL_BOUND:
         workers = cores
     else:

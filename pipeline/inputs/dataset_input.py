@@ -16,7 +16,7 @@ from pipeline.background import checked_stall_seconds
 from pipeline.checks import check_number
 from pipeline.decoding.decode import Decoder
 from pipeline.description import Description, renumberings
-from pipeline.errors import BatchSizeError, FingerprintError, OptionError
+from pipeline.errors import BatchSizeError, FingerprintError, OptionError, StallError
 from pipeline.inputs import worker_pool
 from pipeline.inputs.batch_decoder import BatchDecoder, Serving
 from pipeline.inputs.batches import (
@@ -215,9 +215,12 @@ class DatasetInput:
         try:
             batches = self._in_workers(position)
             batch = next(batches, None) if batches else None
+        except StallError:
+            raise
         except Exception as error:
             log.warning(
-                "%s: worker processes failed, so threads of this process make the batches: %s",
+                "%s: the first batch of worker processes failed, so threads of this process make "
+                "the batches: %s",
                 self._records.info.name,
                 error,
             )

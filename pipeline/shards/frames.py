@@ -11,7 +11,7 @@ the shard. Uses no storage."""
 import functools
 import itertools
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, Literal, NamedTuple
 
 import google_crc32c
@@ -29,9 +29,8 @@ MAX_INDEXED_BYTES = 2**32 - 1  # largest record that an index can describe
 _HEADER = struct.Struct("<QI")
 
 
-def crc32c(data: bytes) -> int:
-    """The plain (unmasked) crc32c of `data`, as in the index and the manifest."""
-    return google_crc32c.value(data)
+crc32c: Callable[[bytes], int] = google_crc32c.value
+"""The plain (unmasked) crc32c, as in the index and the manifest."""
 
 
 def crc32c_of(pieces: Iterable[bytes]) -> int:

@@ -148,10 +148,12 @@ class IndexedReading(Iterable[list[Record]]):
     def _complete_groups(self) -> Iterator[list[Record]]:
         while self._planned and self._planned[0][1] <= self._reads_done:
             group, _ = self._planned.popleft()
-            records = [self._kept[record_id] for record_id in group.tolist()]
             last = self._lookahead.used(group)
-            for record_id in last.tolist():
-                del self._kept[record_id]
+            take = self._kept.pop if len(last) == len(group) else self._kept.__getitem__
+            records = list(map(take, group.tolist()))
+            if len(last) < len(group):
+                for record_id in last.tolist():
+                    del self._kept[record_id]
             held = self._index.lengths[last].sum(dtype=np.int64) + RECORD_OBJECT_BYTES * len(last)
             self.held_bytes -= int(held)
             yield records

@@ -19,13 +19,11 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from tests.benchmarks.bench_same_work import BATCH, KINDS, cpu_seconds, ops_of, write
+from tests.benchmarks.bench_same_work import BATCH, KINDS, RECORDS, cpu_seconds, ops_of, write
 from tests.benchmarks.emulated import Lengths, emulate, slept_seconds
 from tests.benchmarks.harness import load, module, run
 
 WARM_SECONDS = 4.0  # threads make the first batches, then workers start
-RECORDS = 10_000_000  # for which the number of workers is chosen: the data stand in for large ones
-READ_AHEAD_BYTES = 2**25  # by default these data would be kept, and read only once
 # what sleeps: photographs as in tests/benchmarks/results, the others as one thread took here, 2026-11-27
 WORKS = {
     "photographs, bilinear": Lengths(decode=0.0011, resize=0.00018),
@@ -83,7 +81,6 @@ def measure(args: argparse.Namespace) -> None:
     dataset_input.choose_workers = lambda cores, rows, _, cost: choose(cores, rows, RECORDS, cost)
     options = {"ops": ops_of(kind), "keys": kind.keys, "epochs": "span"}
     options["workers"] = json.loads(args.measure[1])
-    options["read_ahead_bytes"] = READ_AHEAD_BYTES
     source = train_dataset(args.measure[0], "train", global_batch=BATCH, **options)
     meter = Meter(args.seconds)
     if args.step:

@@ -78,8 +78,9 @@ def write_tfrecords(
     records: Iterable[Mapping[str, Any]],
     split: str = "train",
     per_file: int = 1000,
+    copies: int = 1,
 ) -> None:
-    """The TFRecords of a split, in files of so many, and their index."""
+    """The TFRecords of a split, in files of so many, each file several times, and their index."""
     from pipeline.commands.index import main as index
     from pipeline.shards.example import encode_example
     from pipeline.shards.frames import frame
@@ -92,7 +93,8 @@ def write_tfrecords(
         )
         if not data:
             break
-        (directory / f"{split}-{number:05d}.tfrecord").write_bytes(data)
+        for copy in range(number * copies, (number + 1) * copies):
+            (directory / f"{split}-{copy:05d}.tfrecord").write_bytes(data)
     with contextlib.redirect_stdout(sys.stderr):
         if index([f"{directory}/{split}-*", f"--split={split}"]):
             raise SystemExit("the records cannot be indexed")

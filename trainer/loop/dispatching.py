@@ -18,6 +18,7 @@ from trainer.hosts.exits import Ending
 from trainer.loop.feed import Chunk
 from trainer.loop.program import Program
 
+_MOST_PLANNED = 10**7  # steps
 MEASURED_STEPS = 10  # single-step dispatches, which determine the length of all others
 
 
@@ -55,8 +56,8 @@ class Steps:
     def planned(cls, start: int, end: int | None, k: int, marks: Marks = Marks()) -> "Steps":
         """See `plan`."""
         lengths = partial(plan, start, math.inf if end is None else end, k, marks)
-        # a hundred million single steps need not be counted
-        if end is None or (k == 1 and start < end):
+        # hundreds of millions of steps would take minutes to plan
+        if end is None or (k == 1 and start < end) or end - start > _MOST_PLANNED:
             return cls(start, end, lengths, frozenset([1, k]))
         return cls(start, end, lengths, frozenset(lengths()))
 
