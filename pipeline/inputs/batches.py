@@ -230,7 +230,8 @@ class Batches(Iterator[Batch]):
 LEAST_EPOCH_SECONDS = 10.0
 CHEAP_CORES = 4  # per worker, for records that threads would only slow down
 THREADED_CORES = 8  # per worker: more threads would wait for each other
-GIL_BOUND = 0.35  # of the time; photographs: 0 to 0.3; Python: 1, on a busy machine from 0.4 on
+# of the time; photographs: 0 to 0.4; Python: 0.9, less where other processes take cores
+GIL_BOUND = 0.6
 
 
 class Cost(NamedTuple):
