@@ -54,11 +54,11 @@ def running_workers(number):
     [
         (2, 256, IMAGENET, PHOTOGRAPH, 0),
         (4, 256, IMAGENET, PHOTOGRAPH, 0),
-        (8, 256, IMAGENET, PHOTOGRAPH, 0),
-        (16, 256, IMAGENET, PHOTOGRAPH, 2),
-        (64, 256, IMAGENET, PHOTOGRAPH, 8),
+        (8, 256, IMAGENET, PHOTOGRAPH, 2),
+        (16, 256, IMAGENET, PHOTOGRAPH, 4),
+        (64, 256, IMAGENET, PHOTOGRAPH, 16),
         (64, 4, IMAGENET, PHOTOGRAPH, 4),  # no more than rows
-        (16, 256, 50_000, PHOTOGRAPH, 2),  # an evaluation
+        (16, 256, 50_000, PHOTOGRAPH, 4),  # an evaluation
         (16, 256, 1000, PHOTOGRAPH, 0),  # a second of work
         (2, 256, IMAGENET, PYTHON, 2),
         (16, 256, IMAGENET, PYTHON, 16),
