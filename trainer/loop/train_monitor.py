@@ -110,7 +110,7 @@ class TrainMonitor(AbstractContextManager):
             log.warning(
                 "training has waited for its input for %.0f %% of the time. input_workers and "
                 "cache may help: see docs/performance.md",
-                100 * waited / self._seconds,
+                100 * waited / max(waited, self._seconds),
             )
 
     def _check_labels(self, result: DispatchResult) -> None:
