@@ -41,7 +41,8 @@ def seconds_with_stalls(gcs_server, flags, pattern):
 def test_no_command_asks_for_one_shard_or_folder_after_the_other(flags, gcs_server):
     waits = {
         "class folders of a dry run": (CLASS_LISTING, [*flags, "--dry-run"], CLASSES),
-        "class folders": (CLASS_LISTING, flags, CLASSES),
+        # and one of them again, to estimate the work
+        "class folders": (CLASS_LISTING, flags, CLASSES + 1),
         "receipts of a finished conversion, at its begin and in its commit": (
             RECEIPT,
             flags,

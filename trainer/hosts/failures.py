@@ -14,6 +14,7 @@ from trainer.hosts.exits import Ending
 GONE_SECONDS = (
     10.0  # host 0 waits this long for the others at its end, which JAX does not survive elsewhere
 )
+END_SECONDS = 1.0  # from having said so to the end of a process, on a machine with too much to do
 POLL_SECONDS = 0.1
 FAILURE, GONE = "failure", "gone"
 SETTLED = set[int]()  # calls in which every host has raised an error
@@ -68,6 +69,7 @@ def depart(store: Store) -> None:
         store.put(f"{GONE}/{store.index}", True)
         if store.count > 1 and store.index == 0:
             poll(lambda: len(store.by_host(GONE)) == store.count, GONE_SECONDS)
+            time.sleep(END_SECONDS)
 
 
 def poll(look: Callable[[], T], seconds: float) -> T:
