@@ -89,24 +89,23 @@ def test_slow_ops_delay_no_batch_beyond_the_time_that_it_takes(workers):
     options = {
         "global_batch": 8,
         "ops": [Each(seconds=0.03)],
-        "stall_seconds": 4,
         "workers": workers,
     }
     batches = eval_dataset(NUMBERS, **options).batches()  # all together would take 9 s
     began = time.monotonic()
     next(batches)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 7  # workers import for up to 4 s on a busy machine
     assert len(list(batches)) == 37
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_ops_that_become_slow_among_batches_made_together_are_no_stall(workers):
-    # The first batches are so fast that all others are made together, which would take 7 s.
+    # The first batches are so fast that all others are made together, which would take 7 s. The
+    # first one may take long: workers start, with what they import.
     options = {
         "global_batch": 2,
         "ops": [Each(seconds=0.05, slow=160)],
-        "stall_seconds": 3,
         "workers": workers,
     }
     batches, waits, began = eval_dataset(NUMBERS, **options).batches(), [], time.monotonic()
