@@ -19,15 +19,13 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from pipeline.decoding.op import ImageOp, Rng, Size, Specs, spec_of
-from pipeline.errors import OptionError, SchemaError
+from pipeline.errors import OptionError, Reject, SchemaError
+from pipeline.raw.jpeg import frame_header
 from pipeline.spec import BYTES, ArraySpec
 
 Kind = Literal["JPEG", "PNG", "WebP"]
 PNG = b"\x89PNG\r\n\x1a\n"
 JPEG = b"\xff\xd8\xff"
-# the second bytes of markers: of a frame's header; of all segments before the pixels
-_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_SEGMENTS = frozenset(range(0xC0, 0xFF)) - frozenset(range(0xD0, 0xDB))
 _SHOWN = 12
 _READERS: Mapping[Kind, type[ImageFile]] = {
     "JPEG": JpegImageFile,
@@ -58,8 +56,10 @@ class JpegHeader(NamedTuple):
 def jpeg_header(encoded: bytes) -> JpegHeader:
     """SchemaError for a damaged header."""
     # libjpeg's own look would hand over the GIL for a microsecond, and threads wait to get it back
-    if size := _size_in_frame(encoded):
-        return JpegHeader(size, plain=True)
+    with contextlib.suppress(Reject):
+        height, width, components = frame_header(encoded)
+        if height and width and components in (1, 3):
+            return JpegHeader((height, width), plain=True)
     try:
         header: Any = simplejpeg.decode_jpeg_header(encoded, strict=False)
         height, width, colours, _ = header
@@ -67,18 +67,6 @@ def jpeg_header(encoded: bytes) -> JpegHeader:
         width, height = _opened(encoded, "JPEG").size
         return JpegHeader((height, width), plain=False)
     return JpegHeader((height, width), plain=colours not in ("CMYK", "YCCK"))
-
-
-def _size_in_frame(encoded: bytes) -> Size | None:
-    """Height and width of a JPEG of one or three components; None for any other, and for one that
-    is not a plain row of segments up to its frame. https://www.w3.org/Graphics/JPEG/itu-t81.pdf"""
-    at = 2
-    while at + 10 <= len(encoded) and encoded[at] == 0xFF and encoded[at + 1] in _SEGMENTS:
-        if encoded[at + 1] in _FRAMES:
-            height, width, components = struct.unpack_from(">HHB", encoded, at + 5)
-            return (height, width) if height and width and components in (1, 3) else None
-        at += 2 + int.from_bytes(encoded[at + 2 : at + 4])
-    return None
 
 
 def jpeg_pixels(

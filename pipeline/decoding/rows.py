@@ -27,7 +27,7 @@ from pipeline.sizes import num_cores
 from pipeline.spec import UNSEEN, Layout, chosen_specs, delivered, objects, struct_columns
 
 _FIRST, _MEASURED, _PART = 4, 9, 8  # rows
-THREADS: int | None = None  # None: one per core, up to 8. Worker processes share the cores
+THREADS: int | None = None  # None: one per core. Worker processes share the cores
 _MOST_THREADS = 8  # of photographs, sixteen make a fifth less: they wait for the GIL
 _SLOW = 100e-6  # seconds of CPU time per row
 _MOST_SECONDS = 0.1  # of measuring one row: an op may hang
@@ -165,7 +165,7 @@ class _RowThreads:
                 self.gil_share = statistics.median(shares)
                 begin = ends.stop - 1
         if self._slow:
-            part = max(1, min(_PART, (rows - begin) // (THREADS or num_cores())))
+            part = max(1, min(_PART, (rows - begin) // _num_threads()))
             parts = [range(at, min(at + part, rows)) for at in range(begin, rows, part)]
             took = list(_pool().map(seconds_per_row, parts))
         else:
@@ -199,10 +199,14 @@ def _waited_for_a_core() -> float:
     return 0.0
 
 
+def _num_threads() -> int:
+    return min(THREADS or num_cores(), _MOST_THREADS)
+
+
 @functools.cache
 def _pool() -> ThreadPoolExecutor:
     # not infeed-: no batches own them
-    return ThreadPoolExecutor(THREADS or min(num_cores(), _MOST_THREADS), "infeed_rows")
+    return ThreadPoolExecutor(_num_threads(), "infeed_rows")
 
 
 os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has none of its parent's threads

@@ -229,7 +229,7 @@ class Batches(Iterator[Batch]):
 # Per epoch, with threads. A worker starts in about a second, and small data may be all in memory.
 LEAST_EPOCH_SECONDS = 10.0
 # Per worker. Four threads decode photographs 3.6 times as fast as one, eight only 4.2 times: they
-# wait for the GIL. Of cheap records, each worker looks at all that are planned.
+# wait for the GIL.
 WORKER_CORES = 4
 # of the time; photographs: 0 to 0.4; Python: 0.9, less where other processes take cores
 GIL_BOUND = 0.6

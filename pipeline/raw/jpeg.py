@@ -21,7 +21,8 @@ VERIFY_LEVELS: tuple[Verify, ...] = ("header", "end", "decode")
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 _END = b"\xff\xd9"
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0..15 without DHT, JPG, DAC
-_BARE_MARKERS = frozenset(range(0xD0, 0xD8)) | {0x01}  # RSTn, TEM: no length follows
+# no length follows RSTn, TEM and a stuffed zero, which is no marker: libjpeg skips it
+_BARE_MARKERS = frozenset(range(0xD0, 0xD8)) | {0x00, 0x01}
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def to_rgb_jpeg(data: bytes, verify: Verify) -> Jpeg:
     marker (~1 us; misses damage before it), "decode" decodes every pixel (~1 ms)."""
     if data.startswith(PNG_MAGIC):
         return Jpeg.of(decode_image(data, ("JPEG", "PNG")).convert("RGB"), 100, ("png_to_jpeg",))
-    height, width, components = _frame_header(data)
+    height, width, components = frame_header(data)
     check_size(height, width)
     # Some writers append bytes: if the end marker is not at the very end, decode the image to find
     # out.
@@ -66,8 +67,9 @@ def to_rgb_jpeg(data: bytes, verify: Verify) -> Jpeg:
     return Jpeg(data, height, width)
 
 
-def _frame_header(data: bytes) -> tuple[int, int, int]:
-    """(height, width, components) from the SOF segment."""
+def frame_header(data: bytes) -> tuple[int, int, int]:
+    """(height, width, components) from the SOF segment, the one that libjpeg finds. Raises
+    Reject."""
     if not data.startswith(b"\xff\xd8"):
         raise Reject("not a JPEG or PNG file")
     position = 2
@@ -98,7 +100,7 @@ def decode_jpeg(data: bytes) -> np.ndarray:
     """uint8 [height, width, channels]: grey, RGB or CMYK, as in the file. Raises Reject for damage,
     or a size out of bounds. Pillow would accept a file that ends early with an end marker, and fill
     the rest with grey."""
-    height, width, components = _frame_header(data)
+    height, width, components = frame_header(data)
     check_size(height, width)
     try:
         return simplejpeg.decode_jpeg(

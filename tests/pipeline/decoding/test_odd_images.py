@@ -1,6 +1,7 @@
 """Odd and damaged images are decoded, or one error that names record, problem and remedy."""
 
 import re
+import struct
 
 import numpy as np
 import pytest
@@ -15,10 +16,13 @@ from sweep import SWEEP
 
 from pipeline.datasets import eval_dataset
 from pipeline.decoding.image_ops import jpeg_header
-from pipeline.errors import SchemaError
+from pipeline.errors import Reject, SchemaError
 from pipeline.ops import DecodeResize
+from pipeline.raw.jpeg import to_rgb_jpeg
 
 SOME = KINDS if SWEEP else {name: kind for name, kind in KINDS.items() if not kind.large}
+# fill bytes, a stuffed zero, markers without a length, no marker, lengths that are too small
+ODD_SEGMENTS = [b"\xff", b"\xff\0", b"\xff\1", b"\xff\xd3", b"ab", b"\xff\xe5\0\1", b"\xff\xfe\0\2"]
 OF_EACH = None if SWEEP else 1
 
 
@@ -59,17 +63,34 @@ def test_a_png_of_any_depth_and_order_has_its_pixels(name):
     np.testing.assert_array_equal(pixels, picture())
 
 
+def test_a_frame_hidden_behind_a_stuffed_zero_is_the_one_that_counts():
+    """libjpeg finds it. A reader that skips what seems to be a segment would see a small image, and
+    decode 2.7 GB."""
+    small = encoded(picture(8, 8))
+    frame = small.index(b"\xff\xc0")
+    hidden = bytearray(small[2:-2])
+    hidden[frame + 3 : frame + 7] = struct.pack(">HH", 30_000, 30_000)
+    segment = b"\xff\x00" + struct.pack(">H", len(hidden) + 2) + hidden
+    data = small[:2] + segment + small[frame:]
+    assert simplejpeg.decode_jpeg_header(data, strict=False)[:2] == (30_000, 30_000)
+    assert jpeg_header(data).size == (30_000, 30_000)
+    with pytest.raises(Reject, match="30000x30000 pixels; allowed are 1 to"):
+        to_rgb_jpeg(data, "decode")
+
+
 @given(
     st.sampled_from(["RGB", "L", "CMYK"]),
     st.dictionaries(st.integers(2, 220), st.integers(0, 255), max_size=3),
+    st.lists(st.sampled_from(ODD_SEGMENTS), max_size=3),
 )
-def test_the_size_of_a_jpeg_with_any_header_is_that_of_libjpeg(mode, changes):
+def test_the_size_of_a_jpeg_with_any_header_is_that_of_libjpeg(mode, changes, odd):
     comment = b"\xff\xc0 is no frame"
     data = bytearray(encoded(picture(mode=mode), comment=comment, progressive=mode == "L"))
     table = data.index(b"\xff\xc4")  # of Huffman codes; it may also stand before the frame
     data[2:2] = data[table : table + 2 + int.from_bytes(data[table + 2 : table + 4])]
     for at, byte in changes.items():
         data[at] = byte
+    data[2:2] = b"".join(odd)
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(bytes(data), strict=False)
     except (ValueError, KeyError):
