@@ -30,6 +30,11 @@ def is_suspended():
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
+def is_suspended_in_a_worker():
+    if worker_pool.inside_worker:
+        is_suspended()
+
+
 def sleeps():
     time.sleep(1000)
 

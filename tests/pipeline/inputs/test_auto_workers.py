@@ -20,7 +20,8 @@ from worker_ops import Fault
 
 from pipeline import sizes
 from pipeline.datasets import eval_dataset, train_dataset
-from pipeline.errors import CorruptRecordError
+from pipeline.decoding import rows
+from pipeline.errors import CorruptRecordError, StallError
 from pipeline.inputs import dataset_input
 from pipeline.inputs.batches import Cost, choose_workers
 from pipeline.inputs.worker_pool import WorkerBatches
@@ -193,6 +194,21 @@ def test_workers_that_cannot_start_leave_the_batches_to_threads(two_workers, mon
     ]
     assert "only_here" in line
     assert type(source.batches()) is not WorkerBatches  # nor are they tried again
+
+
+@pytest.mark.slow
+def test_workers_that_stall_in_their_first_batch_are_waited_for_once(two_workers):
+    op = Fault("is_suspended_in_a_worker", 18)
+    options = {"global_batch": 8, "ops": [op], "read_ahead_bytes": 1, "stall_seconds": 6}
+    with pytest.raises(StallError, match="waited 6 s for worker"):
+        taken(eval_dataset(RECORDS, **options))
+
+
+@pytest.mark.parametrize("threads", [None, 2, 32])
+def test_a_process_decodes_in_no_more_threads_than_pay(monkeypatch, threads):
+    monkeypatch.setattr(rows, "num_cores", lambda: 64)
+    monkeypatch.setattr(rows, "THREADS", threads)
+    assert rows._num_threads() == (2 if threads == 2 else 8)
 
 
 def test_workers_that_die_in_their_first_batch_leave_all_batches_to_threads(two_workers, caplog):
