@@ -118,7 +118,7 @@ def num_processes(options: Any) -> int:
 
 
 def _core_seconds(job: ConversionJob) -> float:
-    """How long one core would take. The last folder stands for all: listing each may take
+    """An estimate of the work. Of folders only the last is listed, because listing all may take
     minutes."""
     rate = job.converter.core_seconds_per_gb
     last = job.sources[-1]

@@ -94,8 +94,8 @@ class Placement:
         return self.mesh.devices.flat[0].platform == "cpu"
 
     def superbatch_bytes(self) -> int:
-        """How many bytes of this host's first device a super-batch may take, of which there are up
-        to three: they should leave the model its memory."""
+        """The limit of a super-batch on this host's first device. Up to three exist at a time, and
+        the model needs the rest."""
         stats = self.mesh.local_devices[0].memory_stats() or {}  # a CPU has none
         return max(LEAST_SUPERBATCH, int(SUPERBATCH_SHARE * stats.get("bytes_limit", 0)))
 
