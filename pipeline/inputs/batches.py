@@ -231,8 +231,6 @@ LEAST_EPOCH_SECONDS = 10.0
 # Per worker. Four threads decode photographs 3.6 times as fast as one, eight only 4.2 times: they
 # wait for the GIL.
 WORKER_CORES = 4
-# of the time; photographs: 0 to 0.4; Python: 0.9, less where other processes take cores
-GIL_BOUND = 0.6
 
 
 class Cost(NamedTuple):
@@ -254,10 +252,10 @@ def choose_workers(cores: int, rows: int, epoch_records: int, cost: Cost) -> int
         return 0
     if cost.gil_share is None:
         workers = max(min(cores, 2), cores // WORKER_CORES)
-    elif cost.gil_share > GIL_BOUND:
-        workers = cores
     else:
-        workers = math.ceil(cores / WORKER_CORES)
+        # In proportion to the share, which is measured in a few rows. A bound made 4 of 16 workers
+        # for small PNGs in one of five runs, which gave a fifth of the images per second.
+        workers = max(math.ceil(cores / WORKER_CORES), round(cores * cost.gil_share))
     return min(workers, rows) if workers > 1 else 0
 
 

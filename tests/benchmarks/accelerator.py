@@ -68,7 +68,7 @@ class Row:
     heads: int = 13
     remat: str = "none"
     attention: str = "xla"
-    workers: int = 0
+    workers: int | str = "auto"
 
     @property
     def name(self) -> str:
@@ -86,7 +86,7 @@ def rows(*, tiny: bool, gpu: bool) -> Iterator[Row]:
     )
     yield from (image("memory", k) for k in ((1, 10) if tiny else (1, 10, 100)))
     cores = os.cpu_count() or 1
-    workers = (0,) if tiny else sorted({0, max(2, cores // 4), max(2, cores - 2)})
+    workers = ("auto",) if tiny else ("auto", 0, max(2, cores - 2))
     yield from (image("shards", 10, workers=count) for count in workers)
     small: Mapping[str, Any] = {"layers": 2, "width": 64, "heads": 2, "batch": 4, "length": 64}
     text = partial(Row, "Transformer", "memory", 10, **(small if tiny else {"length": 2048}))
@@ -97,7 +97,7 @@ def rows(*, tiny: bool, gpu: bool) -> Iterator[Row]:
         yield text(attention="cudnn")
 
 
-def write_shards(directory: Path, count: int, side: int) -> None:
+def write_shards(directory: Path, count: int, side: int, copies: int = 1) -> None:
     """Shards of 1,000 JPEGs, and their index: 500 images of smooth noise again and again, each of about 97 KB."""
     from PIL import Image
 
@@ -115,7 +115,7 @@ def write_shards(directory: Path, count: int, side: int) -> None:
             {"image/encoded": images[i % 500], "image/class/label": i % 1000}
             for i in range(records)
         )
-        write_tfrecords(directory, features, made, split)
+        write_tfrecords(directory, features, made, split, copies=copies)
 
 
 def measure(row: Row, data: str, seconds: float, peak_tflops: float | None) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def measure(row: Row, data: str, seconds: float, peak_tflops: float | None) -> d
     with tempfile.TemporaryDirectory() as workdir:
         config = TrainerConfig(
             workdir=workdir, global_batch_size=row.batch, iterations_per_loop=row.k, precision="bf16", max_steps=10**7,
-            peak_tflops=peak_tflops, checkpoint_every=None, input_workers=row.workers, superbatch_bytes=2**32,
+            peak_tflops=peak_tflops, checkpoint_every=None, input_workers=row.workers,
         )  # fmt: skip
         task, input_fn = text(row, config) if row.length else images(row, config, data)
         result = Trainer(task, config, callbacks=[Until()]).train(
@@ -266,7 +266,7 @@ def line(row: Row, found: Mapping[str, Any]) -> str:
     if "error" in found:
         return f"| {row.name} | {row.input} | {row.k} | {found['batch']} | {found['error'][:200]} | | | | |"
     unit = "tokens" if row.length else "images"
-    workers = f", {row.workers} workers" if row.workers else ""
+    workers = f", {row.workers} workers" * (row.input == "shards")
     share = "" if found["of_peak"] is None else f"{found['of_peak']:.1%}"
     memory = "" if found["peak_bytes"] is None else f"{found['peak_bytes'] / 1e9:.1f} GB"
     tflops = "" if found["tflops"] is None else f"{found['tflops']:.3g}"

@@ -63,6 +63,9 @@ def running_workers(number):
         (16, 256, 1000, PHOTOGRAPH, 0),  # a second of work
         (2, 256, IMAGENET, PYTHON, 2),
         (16, 256, IMAGENET, PYTHON, 16),
+        (16, 256, IMAGENET, Cost(0.00026, 0.65), 10),  # PNGs of 28 pixels
+        (16, 256, IMAGENET, Cost(0.00026, 0.55), 9),
+        (2, 256, IMAGENET, Cost(0.00026, 0.55), 0),  # two cores make 1.8 of one
         (1, 256, 10**7, NUMBERS, 0),
         (2, 256, 10**7, NUMBERS, 2),  # one worker is no faster than a thread
         (4, 256, 10**7, NUMBERS, 2),
