@@ -7,8 +7,8 @@ evaluation_batches make one host's static batches of a program of single example
 all of them: until you map it, a dataset made here carries its input, and the trainer reads that
 directly, with its proof and its position."""
 
-from collections.abc import Callable, Iterator
-from functools import update_wrapper
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial, update_wrapper
 from inspect import signature
 from typing import Any, ParamSpec
 
@@ -16,11 +16,14 @@ import numpy as np
 
 from pipeline import datasets
 from pipeline.datasets import DatasetInput, Position, checked_start_step
-from pipeline.errors import EmptySplitError, InputError
+from pipeline.errors import EmptySplitError, EvaluationError, InputError
 from pipeline.hosts import ONE_HOST, Hosts
 from pipeline.inputs.batches import DECODING
-from pipeline.inputs.tf_program import MASK, TfProgram
-from pipeline.spec import NUMBERS
+from pipeline.inputs.input_info import InputInfo
+from pipeline.inputs.program import INDEX, MASK, TF_DATA, Program, own_rows, padding, proven_by
+from pipeline.inputs.tf_examples import examples, feature_spec, host_counts
+from pipeline.sources.records import Records
+from pipeline.spec import NUMBERS, RESERVED, ArraySpec, delivered, leaves
 from pipeline.tf_quiet import JAX_CAME_FIRST, tf
 
 if JAX_CAME_FIRST:  # it needs the accelerators; without it, they are for Keras
@@ -28,7 +31,15 @@ if JAX_CAME_FIRST:  # it needs the accelerators; without it, they are for Keras
 
     assert pipeline.tf_cpu
 
-__all__ = ["dataset_of", "eval_dataset", "evaluation_batches", "train_dataset", "training_batches"]
+__all__ = [
+    "dataset_of",
+    "eval_dataset",
+    "evaluation_batches",
+    "examples",
+    "feature_spec",
+    "train_dataset",
+    "training_batches",
+]
 
 P = ParamSpec("P")
 
@@ -75,55 +86,69 @@ eval_dataset = _as_dataset(datasets.eval_dataset)
 
 
 def training_batches(
-    dataset: tf.data.Dataset, global_batch: int, hosts: Hosts = ONE_HOST, *, start_step: int = 0
+    dataset: tf.data.Dataset,
+    global_batch: int,
+    hosts: Hosts = ONE_HOST,
+    *,
+    per_host: bool = False,
+    start_step: int = 0,
 ) -> tf.data.Dataset:
     """Endless batches of this host: the program is repeated, and batches cross its epochs.
 
     dataset: of single examples, shuffled: dicts, nested ones too, of numbers of fixed shapes; or
-    (x, y) for Keras. hosts: every host runs the complete program and keeps its rows of each global
-    batch. start_step: that many batches are read and dropped first. The trainer resumes by itself,
-    and compares the batches that it drops with those that it trained on. A program repeats them if
-    every shuffle has a seed, files are listed with shuffle=False, and interleave and map are
-    deterministic, which is their default. A dataset that reshuffles each iteration repeats them
-    only if it is made anew, as by an input_fn.
+    (x, y) for Keras. hosts: by default every host runs the complete program, at the cost of one
+    host for each, and keeps its rows of each global batch. per_host: the program delivers records
+    of this host only, as `examples` does. start_step: that many batches are read and dropped first.
+    The trainer resumes by itself, and compares the batches that it drops with those that it trained
+    on. A program repeats them if every shuffle has a seed, files are listed with shuffle=False, and
+    interleave and map are deterministic, which is their default. A dataset that reshuffles each
+    iteration repeats them only if it is made anew, as by an input_fn.
 
     Raises InputError for elements that cannot be batched, BatchSizeError."""
-    rows = _rows(hosts, global_batch)
     start = checked_start_step(start_step)
-    batches = _static(dataset).repeat().batch(global_batch, drop_remainder=True)
-    return _of_host(
-        TfProgram(batches, global_batch, rows, num_records=None, endless=True, start=start)
-    )
+    rows = _rows(hosts, global_batch, per_host)
+    batch = global_batch if rows is not None else own_rows(hosts, global_batch)
+    batches = _static(dataset).repeat().batch(batch, drop_remainder=True)
+    return _of_host(batches, global_batch, hosts, rows, start=start, endless=True)
 
 
 def evaluation_batches(
-    dataset: tf.data.Dataset, global_batch: int, hosts: Hosts = ONE_HOST
+    dataset: tf.data.Dataset,
+    global_batch: int,
+    hosts: Hosts = ONE_HOST,
+    *,
+    per_host: bool = False,
+    records: Records | None = None,
 ) -> tf.data.Dataset:
-    """Every example once, in ceil(N / global_batch) batches on every host; `_mask` is 0.0 in rows
-    that fill the last.
+    """Every example once, in equally many batches on every host; `_mask` is 0.0 in rows that fill
+    the last ones.
 
-    dataset, hosts: as in training_batches; of (x, y) the batches are (x, y, mask), which Keras
-    takes as weights. The trainer checks that it counted N records, the cardinality of `dataset`. A
-    program that reads files does not know its own unless you state it with
-    tf.data.experimental.assert_cardinality. Checksums are unknown, so an evaluation is not
-    `proven`.
+    dataset, hosts, per_host: as in training_batches; of (x, y) the batches are (x, y, mask), which
+    Keras takes as weights. The trainer checks that it counted N records, the cardinality of
+    `dataset`, or with per_host the sum of those of all hosts, which must be known. A program that
+    reads files does not know its own unless you state it with
+    tf.data.experimental.assert_cardinality. records: what `examples` read, as open_dataset returns
+    it: N is then their number, and an evaluation that keeps `_index` and `_crc` is proven.
 
-    Raises as training_batches; EmptySplitError for a dataset without elements."""
-    rows = _rows(hosts, global_batch)
+    Raises as training_batches; EmptySplitError for a dataset without elements; InputError for an
+    endless one, and for a number of elements that is unknown or not that of `records`."""
+    rows = _rows(hosts, global_batch, per_host)
     count = int(_static(dataset).cardinality())
     if count == tf.data.INFINITE_CARDINALITY:
         raise InputError(
             "the dataset is endless, so no epoch of it is exact. Leave out its repeat()."
         )
-    if count == 0:
+    if count == 0 and not per_host:
         raise EmptySplitError("the dataset has no elements.")
     known = None if count == tf.data.UNKNOWN_CARDINALITY else count
-    batches = dataset.batch(global_batch).map(
-        lambda *parts: _padded(_element(parts), int(global_batch))
-    )
-    return _of_host(
-        TfProgram(batches, global_batch, rows, num_records=known, endless=False, start=0)
-    )
+    if known is None and per_host and hosts.count > 1:
+        raise InputError(
+            "the number of elements is unknown, and hosts with records of their own must know it. "
+            "State it: dataset.apply(tf.data.experimental.assert_cardinality(number))."
+        )
+    batch = global_batch if rows is not None else own_rows(hosts, global_batch)
+    batches = dataset.batch(batch).map(lambda *parts: _padded(_element(parts), int(batch)))
+    return _of_host(batches, global_batch, hosts, rows, count=known, records=records)
 
 
 def _static(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -157,37 +182,125 @@ def _element(parts: tuple[Any, ...]) -> Any:
 
 
 def _padded(batch: Any, global_batch: int) -> Any:
-    """A batch filled with zeros, and its mask."""
+    """A batch filled with rows of padding, and its mask."""
     rows = tf.shape(tf.nest.flatten(batch)[0])[0]
 
-    def filled(leaf: Any) -> Any:
-        zeros = tf.zeros([global_batch - rows, *leaf.shape[1:]], leaf.dtype)
-        return tf.ensure_shape(tf.concat([leaf, zeros], 0), [global_batch, *leaf.shape[1:]])
+    def filled(leaf: Any, value: float = 0) -> Any:
+        pad = tf.fill([global_batch - rows, *leaf.shape[1:]], tf.cast(value, leaf.dtype))
+        return tf.ensure_shape(tf.concat([leaf, pad], 0), [global_batch, *leaf.shape[1:]])
 
     full = tf.nest.map_structure(filled, batch)
     mask = tf.cast(tf.range(global_batch) < rows, tf.float32)
     if isinstance(full, dict):
+        if INDEX in batch:
+            full[INDEX] = filled(batch[INDEX], RESERVED[INDEX].pad)
         return {MASK: mask} | full  # a mask of their own is 0 on padding, too
     return full if len(full) == 3 else (*full, mask)
 
 
-def _rows(hosts: Hosts, global_batch: int) -> np.ndarray:
-    return np.concatenate(list(map(np.asarray, hosts.host_rows(global_batch))))
+def _rows(hosts: Hosts, global_batch: int, per_host: bool) -> np.ndarray | None:
+    """This host's rows of the program's batches; None: all."""
+    return None if per_host else np.concatenate([*map(np.array, hosts.host_rows(global_batch))])
 
 
-def _of_host(program: TfProgram) -> tf.data.Dataset:
-    """The batches of this input. Carries it, unless their elements are tuples."""
-    dataset = program.program.skip(program.info.start) if program.info.start else program.program
-    if not np.array_equal(program.rows, np.arange(program.info.global_batch or 0)):
-        rows = program.rows
+def _of_host(
+    batches: tf.data.Dataset,
+    global_batch: int,
+    hosts: Hosts,
+    rows: np.ndarray | None,
+    *,
+    start: int = 0,
+    endless: bool = False,
+    count: int | None = None,
+    records: Records | None = None,
+) -> tf.data.Dataset:
+    """The batches of this host, which carry their Program, unless their elements are tuples."""
+    own = rows is None
+    alone = hosts.count == 1 or not own
+    info = InputInfo(
+        spec=_spec(batches, rows),
+        fingerprint=TF_DATA,
+        start=start,
+        num_records=count if alone else None,
+        steps_per_epoch=int(batches.cardinality()) if alone and count else None,
+        global_batch=global_batch,
+        endless=endless,
+        program="own" if own else "complete",
+        host_records=count,
+    )
+    if records is not None:
+        info = proven_by(info, records.info)
+    program = Program(partial(_run, batches, info.spec), info, hosts, rows)
+    if records is not None and not alone:
+        counts = host_counts(records, hosts.count)
+        if counts[hosts.index] == count:  # as `examples` shares them: nothing is to be agreed on
+            program = program.counted(counts)
+            batches = _lengthened(batches, program.info)
+    dataset = batches.skip(start) if start else batches
+    if not own and not np.array_equal(rows, np.arange(global_batch)):
         dataset = dataset.map(
             lambda *parts: tf.nest.map_structure(
                 lambda leaf: tf.gather(leaf, rows), _element(parts)
             )
         )
+    if hosts.count > 1:
         dataset = _of_one_host(dataset)
     dataset = dataset.prefetch(DECODING)
     return _carrying(dataset, program) if isinstance(dataset.element_spec, dict) else dataset
+
+
+def _lengthened(batches: tf.data.Dataset, info: InputInfo) -> tf.data.Dataset:
+    """The batches, and as many of padding as are missing to an epoch."""
+    pad = tf.nest.map_structure(
+        lambda leaf, spec: tf.cast(leaf, spec.dtype), padding(info.spec), batches.element_spec
+    )
+    more = (info.steps_per_epoch or 0) - int(batches.cardinality())
+    return batches.concatenate(tf.data.Dataset.from_tensors(pad).repeat(more))
+
+
+def _spec(batches: tf.data.Dataset, rows: np.ndarray | None) -> Mapping[str, Any]:
+    """The spec, as of a DatasetInput; batches of tuples have none, because only tf.data delivers
+    them."""
+    if not isinstance(batches.element_spec, dict):
+        return {}
+
+    def row(leaf: Any) -> ArraySpec:
+        count = leaf.shape[0] if rows is None else len(rows)
+        return ArraySpec((count, *leaf.shape[1:]), delivered(np.dtype(leaf.dtype.as_numpy_dtype)))
+
+    spec = tf.nest.map_structure(row, batches.element_spec)
+    first = next(leaf for _, leaf in leaves(spec))
+    return {MASK: ArraySpec(first.shape[:1], RESERVED[MASK].dtype)} | spec
+
+
+def _run(
+    batches: tf.data.Dataset,
+    spec: Mapping[str, Any],
+    position: int,
+    state: Any,
+    steps: int | None,
+) -> tuple[Iterator[Any], int]:
+    """See Run: from the beginning, because the state of a program is as large as its buffers."""
+    del position, state
+    return _arrays(batches.prefetch(DECODING).as_numpy_iterator(), spec, steps), 0
+
+
+def _arrays(iterator: Iterator[Any], spec: Mapping[str, Any], steps: int | None) -> Iterator[Any]:
+    number = 0
+    try:
+        for number, batch in enumerate(iterator, 1):
+            if number == steps:
+                next(iterator, None)  # tf.data checks a stated cardinality only at the end
+            yield batch
+    except tf.errors.FailedPreconditionError as e:
+        if "expected to contain" not in str(e):
+            raise
+        raise EvaluationError(
+            "the tf.data program has another number of examples than its assert_cardinality "
+            "states. State what it has, or nothing: then it is not checked."
+        ) from e
+    for _ in range(number, steps or 0):
+        yield padding(spec)
 
 
 def _of_one_host(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -198,7 +311,7 @@ def _of_one_host(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset.with_options(options)
 
 
-def _carrying(dataset: Any, data: DatasetInput | TfProgram) -> tf.data.Dataset:
+def _carrying(dataset: Any, data: DatasetInput | Program) -> tf.data.Dataset:
     # by this name the trainer finds it; what `map` and others return does not have it
     dataset.infeed_input = data
     return dataset

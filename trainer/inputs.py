@@ -210,17 +210,16 @@ def _called(given: Callable[..., Any], context: InputContext) -> Any:
     return source(context) if isinstance(source, Unbatched) else source
 
 
-def as_input(source: object, host_batch: int) -> Input:
-    """`source`, or what it carries, if that is an Input; otherwise an adaptor for the iterable.
-
-    host_batch: rows of its batches."""
+def as_input(source: object, context: InputContext) -> Input:
+    """`source`, or what it carries, if that is an Input; otherwise an adaptor for Grain's datasets
+    and iterators, or for the iterable."""
     source = getattr(source, "infeed_input", source)
     if _is_input(source):
         return cast(Input, source)
     if isinstance(source, TfDataset):
         source = source.as_numpy_iterator()
     if isinstance(source, Iterable) and not isinstance(source, (str, Mapping)):
-        return IterableInput(source, host_batch)
+        return IterableInput(source, context.per_host_batch_size)
     raise InputError(
         f"input_fn returned a {type(source).__name__}. It must return a pipeline dataset "
         "(pipeline.datasets.train_dataset), a tf.data.Dataset of dicts, or an iterable of dicts of "

@@ -10,8 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-import numpy as np
-
 from pipeline.background import checked_stall_seconds
 from pipeline.checks import check_number
 from pipeline.decoding.decode import Decoder
@@ -85,14 +83,13 @@ class DatasetInput:
             read_ahead_bytes, 4 * (source.num_bytes + RECORD_OBJECT_BYTES * source.num_records)
         )
         trains = not isinstance(order, EvalOrder)
-        crcs = None if trains else source.crcs  # of all records that are due, if they are known
         self.info = InputInfo(
             spec=decoder.spec,
             fingerprint=source.fingerprint,
             start=order.advance(order.start, start_step),
             num_records=order.num_records,
             steps_per_epoch=order.steps_per_epoch,
-            expected_crc=None if crcs is None else int(crcs.sum(dtype=np.uint64)) % 2**32,
+            expected_crc=None if trains else source.crc_sum,
             global_batch=order.global_batch,
             endless=order.remaining(order.start) is None,
             on_error=quarantine.on_error,

@@ -18,6 +18,9 @@ from pipeline.shards.manifest import SplitEntry
 from pipeline.shards.naming import index_file
 from pipeline.storage.storage import Storage, join
 
+INDEX_HEADER_BYTES = 128  # of an index file, for any number of records
+INDEX_ROW_BYTES = 8
+
 
 @dataclass(frozen=True)
 class Location:

@@ -128,6 +128,11 @@ class RecordsInfo:
         if self.source_starts is None:
             object.__setattr__(self, "source_starts", np.array([0, self.num_records]))
 
+    @property
+    def crc_sum(self) -> int | None:
+        """The sum of crcs modulo 2**32; None if they are not known."""
+        return None if self.crcs is None else int(self.crcs.sum(dtype=np.uint64)) % 2**32
+
     @cached_property
     def description(self) -> Description | None:
         """What gives the numbers in the records their meaning; None if their features are not

@@ -63,7 +63,7 @@ def test_a_dataset_without_a_batch_size_cannot_be_iterated(dataset):
 
 def test_a_complete_input_is_used_without_a_wrapper():
     source = IterableInput([{"x": np.ones(1)}], 1)
-    assert as_input(source, 1) is source
+    assert as_input(source, CONTEXTS[0]) is source
 
 
 def test_a_plain_batch_gets_a_mask_of_ones_and_32_bits():

@@ -119,6 +119,17 @@ class Exchange:
         self.wait(lambda: len(self.posted_by_host(directory)) == self.count or None, seconds)
         return self.posted_by_host(directory)
 
+    def from_all(self, name: str, value: T, seconds: float) -> list[T]:
+        """The values of all hosts, in their order. HostError if one of them does not tell within
+        `seconds`."""
+        values = self.gather(name, value, seconds)
+        if len(values) < self.count:
+            raise HostError(
+                f"{self.count - len(values)} of {self.count} hosts did not tell their {name} "
+                f"within {seconds:g} s: see their logs."
+            )
+        return [*values.values()]
+
     def processes_here(self, seconds: float) -> int:
         """How many processes of the run are on this machine, of those that tell within
         `seconds`."""

@@ -153,7 +153,7 @@ class Job:
         cut = config.overfit_batches if mode == "train" else config.fast_dev_run and 1
         context = self.context(mode, batch, hosts, 0 if cut else start_step)
         dataset = as_function(input_fn)(context)
-        source = as_input(dataset, context.per_host_batch_size)
+        source = as_input(dataset, context)
         target = {aim.key: aim.classes or 0} if (aim := self.task.target) else {}
         description = source.info.description and describe(source.info.description)
         source = described_as(source, description, target, strict=mode != "predict")
@@ -161,7 +161,8 @@ class Job:
             source = first_batches(source, cut, start_step if mode == "train" else None)
         struct = self._checked_struct(source, context)
         opened = OpenedInput(mode, source, struct, batch, input_fn, description)
-        if mode == "eval" and source.info.num_records is None and not config.fast_dev_run:
+        known = source.info.num_records is not None or source.info.host_records is not None
+        if mode == "eval" and not known and not config.fast_dev_run:
             log.warning(
                 "the input does not state how many records it has, so one that it left out would "
                 "not be missed. For a tf.data program, use pipeline.tf_data.evaluation_batches, "

@@ -4,7 +4,7 @@ must end; and the state that it begins with: a new one, or that of a checkpoint.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from pipeline.description import Describe
 from pipeline.errors import CheckpointError, FingerprintError
@@ -64,9 +64,23 @@ class Session:
                 getattr(callback, method)(event)
 
     def open(self, mode: Mode, input_fn: InputFn, start_step: int = 0) -> OpenedInput:
-        """See Job.open."""
+        """See Job.open. Hosts with records of their own agree on how many there are."""
         with self.activity.doing(f"opening the input ({mode})"):
-            return self.job.open(mode, input_fn, start_step, self.describe)
+            opened = self.job.open(mode, input_fn, start_step, self.describe)
+            info = opened.source.info
+            if info.host_records is None or info.steps_per_epoch is not None:
+                return opened
+            seconds = self.job.config.stall_seconds
+            counts = self.exchange.from_all("records", info.host_records, seconds)
+            return replace(opened, source=cast(Any, opened.source).counted(counts))
+
+    def input_state(self, source: Input, position: Any) -> dict[str, Any]:
+        """The state of an input there, to be saved; of every host, where they differ."""
+        state = source.state(position)
+        if source.info.program not in ("rows", "own"):
+            return state
+        states = self.exchange.from_all("position", state, self.job.config.stall_seconds)
+        return {"fingerprint": source.info.fingerprint, "hosts": states}
 
     @property
     def exchange(self) -> Exchange:
@@ -157,8 +171,8 @@ class Session:
 
         record, read: see Dispatches. late: called while a chunk is waited for; may raise (default:
         check). ends: whether the input may end before."""
-        # Hosts compare what a program delivers, which each of them runs completely.
-        common = self.exchange.common_end() if ends or opened.source.info.is_program else None
+        complete = opened.source.info.program == "complete"  # then hosts compare what they deliver
+        common = self.exchange.common_end() if ends or complete else None
         bound = self.job.config.stall_seconds + OWN_BOUND_SECONDS
         chunks = Chunks(
             opened.source.batches(position),

@@ -177,7 +177,9 @@ class Training:
             saved = Saved(
                 step,
                 state,
-                source.state(source.advance(self.begun.position, step - self.begun.step)),
+                self.session.input_state(
+                    source, source.advance(self.begun.position, step - self.begun.step)
+                ),
                 config.to_json(),
                 productive_seconds=self._productive_seconds,
                 run=self._recorder.run,

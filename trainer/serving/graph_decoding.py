@@ -18,9 +18,10 @@ from pipeline.decoding.planning import PadTo, Step
 from pipeline.decoding.rows import RowDecoder
 from pipeline.errors import ExportError, InfeedError
 from pipeline.inputs.batch_decoder import Serving
+from pipeline.inputs.tf_examples import parsing_of
 from pipeline.ops import DecodeCentralCrop, DecodeJpeg, DecodePng, DecodeResize, Drop, Keep, Rename
-from pipeline.shards.schema import Feature, Schema
-from pipeline.spec import Layout, delivered, feature_specs
+from pipeline.shards.schema import Schema
+from pipeline.spec import Layout, delivered
 from pipeline.tf_cpu import tf
 
 # they never look at a value, so they take tensors as well as arrays
@@ -58,21 +59,10 @@ def _parsed(layout: Layout, keys: Collection[str], payloads: Any) -> Features:
     if not keys:
         return {}
     if isinstance(layout, Schema) and not layout.opaque:
-        specs = feature_specs(layout)
-        parsing = {
-            key: _parsing(layout.features[key], tf.as_dtype(specs[key].dtype)) for key in keys
-        }
-        return tf.io.parse_example(payloads, parsing)
+        return tf.io.parse_example(
+            payloads, {key: parsing_of(layout.features[key]) for key in keys}
+        )
     return dict.fromkeys(keys, payloads)
-
-
-def _parsing(feature: Feature, dtype: Any) -> Any:
-    if None in feature.shape:
-        return tf.io.RaggedFeature(dtype)
-    if not feature.optional:
-        return tf.io.FixedLenFeature(feature.shape, dtype)
-    default = tf.fill(feature.shape, tf.constant(b"" if dtype == tf.string else 0, dtype))
-    return tf.io.FixedLenFeature(feature.shape, dtype, default)
 
 
 def _padded(features: Features, pad_to: Mapping[str, PadTo]) -> Features:

@@ -1,0 +1,287 @@
+"""The batches of a program of another library, tf.data's or Grain's, as the Input of one host.
+
+pipeline.tf_data and pipeline.grain make these."""
+
+import base64
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pipeline.errors import FingerprintError, InputError
+from pipeline.hosts import Hosts
+from pipeline.inputs.batches import Batch
+from pipeline.inputs.input_info import InputInfo
+from pipeline.logs import log
+from pipeline.shards.frames import crc32c_of
+from pipeline.sources.records import RecordsInfo
+from pipeline.spec import RESERVED, delivered, leaves, mapped, tree_of
+
+MASK = "_mask"
+INDEX = "_index"
+CRC = "_crc"
+# of what is kept of the newest batches: the trainer saves a position when it has read further
+KEPT_BYTES = 64_000_000
+_NAMED = ("fingerprint", "global_batch")  # in a saved position
+
+Run = Callable[[int, Any, int | None], tuple[Iterator[Mapping[str, Any]], int]]
+"""Begins a pass.
+
+Gets a position, the state that the iterator of another pass had there (None: unknown), and how many
+batches there must be, of which the last are padding (None: those of the program). Returns an
+iterator, and the position where it is: that one, or 0."""
+
+
+class Program:
+    """One host's batches of a program that another library runs.
+
+    info: its `program` tells what hosts have in common. rows: which rows of the program's batches
+    are this host's; None: all. A position is a number of batches since the program's beginning.
+    64-bit numbers become 32-bit, as in JAX."""
+
+    def __init__(
+        self, run: Run, info: InputInfo, hosts: Hosts, rows: np.ndarray | None = None
+    ) -> None:
+        self.run = run
+        self.info = info
+        self.hosts = hosts
+        self.rows = rows
+        self.known = dict[int, _Known]()  # by position
+
+    def batches(self, position: int, /) -> "ProgramBatches":
+        """The batches after that many, which are read and dropped first, unless the program's
+        iterator can go there.
+
+        FingerprintError if these are not the ones before a position that was restored, or those of
+        the last pass; InputError for a number that does not fit 32 bits; EvaluationError for
+        another number of records than stated."""
+        return ProgramBatches(self, position)
+
+    def advance(self, position: int, n_batches: int, /) -> int:
+        """The position `n_batches` later."""
+        return position + n_batches
+
+    def state(self, position: int, /) -> dict[str, Any]:
+        """The position; if the newest pass has been there, with the state of its iterator, and
+        checksums of all batches before it and of those with the next one."""
+        named = {name: getattr(self.info, name) for name in _NAMED} | {"batches": position}
+        here = self.known.get(position)
+        after = self.known.get(position + 1)
+        if here:
+            named |= {"crc32c": here.crc} | ({"iterator": here.state} if here.state else {})
+        return named | ({"next_crc32c": after.crc} if after else {})
+
+    def restore(self, state: Mapping[str, Any], /) -> int:
+        """The inverse of `state`; also of a dict whose `hosts` has that of each host.
+
+        FingerprintError for that of another input or batch size; where hosts have records of their
+        own, also for another number of hosts."""
+        several: Sequence[Any] = state.get("hosts", [state])
+        alike = len(several) == self.hosts.count
+        state = several[self.hosts.index if alike else 0]
+        for name in _NAMED:
+            if (saved := state.get(name)) != (ours := getattr(self.info, name)):
+                raise FingerprintError(
+                    f"The saved position has {name}={saved!r}, this input has {name}={ours!r}."
+                )
+        if not alike and self.info.program == "own":
+            raise FingerprintError(
+                f"The saved position is that of {len(several)} hosts, each with records of its "
+                f"own, and this run has {self.hosts.count}. Resume with as many."
+            )
+        if type(batches := state.get("batches")) is not int or batches < 0:
+            raise FingerprintError(f"The saved position, {batches!r}, is not a number of batches.")
+        self.known = {}
+        if alike and "crc32c" in state:
+            self.known[batches] = _Known(state["crc32c"], state.get("iterator"))
+        if alike and "next_crc32c" in state:
+            self.known[batches + 1] = _Known(state["next_crc32c"], None)
+        return batches
+
+    def counted(self, counts: Sequence[int]) -> "Program":
+        """The same epoch, of which hosts have these numbers of records of their own: each delivers
+        as many batches as that with the most. InputError if the records that prove it are others in
+        number."""
+        steps = -(-max(counts) // self.info.spec[MASK].shape[0])
+        due = self.info.num_records
+        if due not in (None, sum(counts)):
+            raise InputError(
+                f"{self.info.name} has {due} records, and the hosts have {sum(counts)} of them: "
+                f"{', '.join(map(str, counts))}. Each record must be on one host."
+            )
+        info = replace(self.info, num_records=sum(counts), steps_per_epoch=steps)
+        return Program(self.run, info, self.hosts, self.rows)
+
+
+class _Known(NamedTuple):
+    """What is known of a position. crc: the checksum of all batches before it. state: of the
+    program's iterator, as JSON; None if it has none."""
+
+    crc: int
+    state: str | None
+
+
+class ProgramBatches(Iterator[Batch]):
+    """A pass over a Program. skipped: how many batches were dropped. digest: where every host runs
+    the complete program, the checksum of all batches so far."""
+
+    def __init__(self, source: Program, position: int) -> None:
+        here = source.known.get(position)
+        # the first pass, and any other from the beginning, may have another order
+        checked = (position, position + 1) if position else ()
+        self._expected = {at: source.known[at].crc for at in checked if at in source.known}
+        self._source = source
+        self._position = position
+        self._closed = False
+        state = here and here.state and _decoded(here.state)
+        steps = source.info.steps_per_epoch
+        self._iterator, self._at = source.run(position, state, steps)
+        self._crc = here.crc if here and self._at else 0
+        self._begun = self._at
+        self._kept = source.known = {self._at: here} if here and self._at else {}
+        self._kept_bytes = 0
+
+    @property
+    def skipped(self) -> int:
+        return min(self._at, self._position) - self._begun
+
+    @property
+    def digest(self) -> int | None:
+        return self._crc if self._source.info.program == "complete" else None
+
+    def __next__(self) -> Batch:
+        if self._at < self._position:
+            self._drop()
+        rows = self._source.rows
+        batch = mapped(
+            lambda leaf: _narrowed(leaf if rows is None else leaf[rows]), dict(self._read())
+        )
+        count = len(next(leaf for _, leaf in leaves(batch)))
+        return {MASK: np.ones(count, np.float32)} | batch
+
+    def _drop(self) -> None:
+        began = time.monotonic()
+        name = self._source.info.fingerprint
+        left = self._position - self._at
+        log.info("%s runs from its beginning, to resume after %d batches", name, left)
+        while self._at < self._position and not self._closed:
+            try:
+                self._read()
+            except StopIteration:
+                raise self._changed(f"has only {self._at} batches", self._position) from None
+        log.info("it dropped %d batches in %.1f s", self.skipped, time.monotonic() - began)
+
+    def _read(self) -> Mapping[str, Any]:
+        batch = next(self._iterator)
+        arrays = (leaf for _, leaf in sorted(leaves(batch), key=lambda each: each[0]))
+        pieces: Any = (np.ascontiguousarray(leaf) for leaf in arrays)
+        self._crc = crc32c_of([self._crc.to_bytes(4, "little"), *pieces])
+        self._at += 1
+        self._keep(_Known(self._crc, _encoded(self._iterator)))
+        if self._expected.get(self._at, self._crc) != self._crc:
+            raise self._changed("delivers others", self._at)
+        return batch
+
+    def _keep(self, known: _Known) -> None:
+        self._kept[self._at] = known
+        self._kept_bytes += _size(known)
+        while self._kept_bytes > KEPT_BYTES:
+            self._kept_bytes -= _size(self._kept.pop(next(iter(self._kept))))
+
+    def _changed(self, what: str, batches: int) -> FingerprintError:
+        name = self._source.info.fingerprint
+        return FingerprintError(
+            f"the run was trained on the first {batches} batches of {name}, which now {what}, so "
+            f"it cannot resume. {REMEDIES[name]} Or start over in another work directory."
+        )
+
+    def close(self) -> None:
+        """Ends the dropping of batches in another thread; `next` returns once the library has made
+        the current one."""
+        self._closed = True
+
+
+TF_DATA = "a tf.data program"
+GRAIN = "a Grain program"
+# by fingerprint
+REMEDIES = {
+    TF_DATA: "Give every shuffle a seed, list files with shuffle=False, keep interleave and map "
+    "deterministic, and make the dataset anew in an input_fn.",
+    GRAIN: "Give it the data, the seeds and the transformations that it had.",
+}
+
+
+def padding(spec: Mapping[str, Any]) -> Batch:
+    """A batch of rows that do not count."""
+    return tree_of(
+        (path, np.full(like.shape, RESERVED[path[0]].pad if path[0] in RESERVED else 0, like.dtype))
+        for path, like in leaves(spec)
+    )
+
+
+def proven_by(info: InputInfo, records: RecordsInfo) -> InputInfo:
+    """The info of an epoch whose examples are these records. InputError if it has another number of
+    them."""
+    if info.num_records not in (None, records.num_records):
+        raise InputError(
+            f"the program has {info.num_records} examples, and {records.name} has "
+            f"{records.num_records} records. Give the records that it reads, all of them."
+        )
+    return replace(
+        info,
+        num_records=records.num_records,
+        expected_crc=records.crc_sum if CRC in info.spec else None,
+        verify_command=records.verify_command,
+        totals=records.totals,
+        description=records.description,
+        name=records.name,
+    )
+
+
+def own_rows(hosts: Hosts, global_batch: int) -> int:
+    """The rows of a host with records of its own. Raises BatchSizeError, and InputError where hosts
+    share rows."""
+    rows = sum(map(len, hosts.host_rows(global_batch)))
+    if rows * hosts.count != global_batch:
+        raise InputError(
+            f"host {hosts.index} of {hosts.count} delivers {rows} of {global_batch} rows, which it "
+            "shares with others, so hosts cannot have records of their own. Leave out per_host."
+        )
+    return rows
+
+
+def _size(known: _Known) -> int:
+    return 100 + len(known.state or "")
+
+
+def _encoded(iterator: Any) -> str | None:
+    """The state of a program's iterator as JSON; None if it has none, or another one."""
+    get_state = getattr(iterator, "get_state", None)
+    if get_state is None:
+        return None
+    state = get_state()
+    if isinstance(state, bytes):
+        return json.dumps({"base64": base64.b64encode(state).decode()})
+    try:
+        text = json.dumps({"json": state}, default=int)
+    except (TypeError, ValueError):
+        return None
+    return text if _decoded(text) == state else None  # JSON has no tuples, and keys are texts
+
+
+def _decoded(text: str) -> Any:
+    saved = json.loads(text)
+    return base64.b64decode(saved["base64"]) if "base64" in saved else saved["json"]
+
+
+def _narrowed(wide: np.ndarray) -> np.ndarray:
+    narrow = wide.astype(delivered(wide.dtype), copy=False)
+    if wide.dtype.kind in "iu" and not np.array_equal(narrow, wide):
+        raise InputError(
+            f"the input delivers {wide.dtype} numbers in {wide.min()}..{wide.max()}, which do not "
+            f"fit {narrow.dtype}. JAX computes in 32 bits; deliver smaller numbers."
+        )
+    return narrow

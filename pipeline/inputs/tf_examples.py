@@ -1,0 +1,249 @@
+"""The records of indexed TFRecord shards as a tf.data.Dataset of one host, made of tf.data's parts.
+
+pipeline.tf_data offers it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from pipeline.checks import check_number
+from pipeline.errors import EmptySplitError, OptionError
+from pipeline.hosts import ONE_HOST, Hosts
+from pipeline.shards.naming import index_file
+from pipeline.shards.schema import Feature, Schema
+from pipeline.shards.split_index import INDEX_HEADER_BYTES, INDEX_ROW_BYTES
+from pipeline.sources.concatenated import Concatenated
+from pipeline.sources.dataset import Dataset
+from pipeline.sources.indexed_records import IndexedRecords
+from pipeline.sources.open_dataset import Data, open_dataset
+from pipeline.sources.records import Records
+from pipeline.spec import DTYPES, chosen_specs, feature_specs
+from pipeline.storage.storage import join
+from pipeline.tf_quiet import tf
+
+BUFFER_BYTES = 8 << 20  # of each file; tf.data's 256 KB are slow on a network
+STREAMS = 16  # files that are read by turns
+
+stateless: Any = tf.random.experimental  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class Piece(NamedTuple):
+    """Consecutive records of a shard. path: of the shard; skipped: its records before them.
+    lengths: the path of their split's index, row: of the first one there. first: its number in the
+    data."""
+
+    path: str
+    skipped: int
+    lengths: str
+    row: int
+    size: int
+    first: int = 0
+
+
+def examples(
+    data: Data | Sequence[Data],
+    split: str | None = None,
+    *,
+    hosts: Hosts = ONE_HOST,
+    keys: Iterable[str] | None = None,
+    shuffle: bool = False,
+    seed: int = 0,
+    window_records: int = 1024,
+    epochs: int | None = None,
+) -> tf.data.Dataset:
+    """The records of this host, parsed one by one: a tf.data.Dataset of TFRecordDataset, interleave
+    and map, for programs of your own.
+
+    Elements are dicts of tensors: the features; `_index` int32, the number of the record in the
+    data; and `_crc` uint32, its checksum in the index. TensorFlow compares each record with the
+    checksum beside it, and its length with that in the index. The dataset can be saved with
+    tf.train.Checkpoint, knows its cardinality, and tf.distribute does not shard it again.
+
+    data, split: as in open_dataset, of indexed TFRecord files where TensorFlow can read.
+    hosts: each gets complete files, balanced by their records, or ranges of records where there are
+        fewer files than hosts; the same in every epoch. Of batches made of it, say per_host=True.
+    keys: features to parse. None: all. (): none; the element's `record` has the bytes.
+    shuffle: new orders of files and records in each epoch, which follow from seed, epoch and host:
+        16 files are read by turns, and their records shuffled in windows of window_records.
+        Otherwise records come in data order.
+    epochs: default: without end if shuffled, else one.
+
+    Raises: as open_dataset; OptionError for other files, and for keys that the records do not have;
+    EmptySplitError for endless epochs of no record, where there are more hosts than records."""
+    records = open_dataset(data, split)
+    check_number("window_records", window_records, at_least=1)
+    check_number("epochs", epochs, at_least=1)
+    if epochs is None and not shuffle:
+        epochs = 1
+    pieces = shares(records, hosts.count)[hosts.index]
+    count = sum(piece.size for piece in pieces)
+    if epochs is None and not count:
+        raise EmptySplitError(
+            f"{records.info.name}: host {hosts.index} of {hosts.count} has none of its "
+            f"{records.num_records} records, and cannot repeat them."
+        )
+    features = {} if keys == () else feature_spec(records, keys)
+    key = stateless.stateless_fold_in([seed, 0], hosts.index)
+
+    def epoch(number: Any) -> tf.data.Dataset:
+        if not shuffle:
+            return _in_order(pieces)
+        return _shuffled(pieces, stateless.stateless_fold_in(key, number), window_records)
+
+    dataset = tf.data.Dataset.counter().take(-1 if epochs is None else epochs).flat_map(epoch)
+    dataset = dataset.map(partial(_element, features), num_parallel_calls=tf.data.AUTOTUNE)
+    cardinality = tf.data.INFINITE_CARDINALITY if epochs is None else count * epochs
+    options = tf.data.Options()
+    options.deterministic = True
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return dataset.apply(tf.data.experimental.assert_cardinality(cardinality)).with_options(options)
+
+
+def feature_spec(data: Data | Sequence[Data], keys: Iterable[str] | None = None) -> dict[str, Any]:
+    """What tf.io.parse_example needs to parse these features of the records; None: all of them.
+
+    Values are as stored: bytes, int64 or float32, ragged where a feature has any length; one that
+    may be absent is then 0 or b"".
+
+    Raises: as open_dataset; OptionError for records that are not tf.train.Examples, and unknown
+    keys."""
+    layout = open_dataset(data).layout
+    if not isinstance(layout, Schema) or layout.opaque:
+        raise OptionError(
+            "the records are not tf.train.Examples with known features. Give keys=() for their "
+            "bytes, and parse these with a map."
+        )
+    specs = feature_specs(layout) if keys is None else chosen_specs(layout, keys)
+    return {key: parsing_of(layout.features[key]) for key in specs}
+
+
+def parsing_of(feature: Feature) -> Any:
+    """The same for one feature."""
+    dtype = tf.as_dtype(DTYPES[feature.dtype])
+    if None in feature.shape:
+        return tf.io.RaggedFeature(dtype)
+    if not feature.optional:
+        return tf.io.FixedLenFeature(feature.shape, dtype)
+    default = tf.fill(feature.shape, tf.constant(b"" if dtype == tf.string else 0, dtype))
+    return tf.io.FixedLenFeature(feature.shape, dtype, default)
+
+
+def host_counts(records: Records, hosts: int) -> list[int]:
+    """How many records each of so many hosts has."""
+    return [sum(piece.size for piece in share) for share in shares(records, hosts)]
+
+
+def shares(records: Records, hosts: int) -> list[list[Piece]]:
+    """The pieces of each host. OptionError for records that TensorFlow cannot read there."""
+    pieces = list[Piece]()
+    first = 0
+    for piece in _pieces(records):
+        pieces += [piece._replace(first=first)] if piece.size else []
+        first += piece.size
+    if len(pieces) < hosts:
+        ends = [first * host // hosts for host in range(hosts + 1)]
+        return [_cut(pieces, range(*ends[host : host + 2])) for host in range(hosts)]
+    shared: list[list[Piece]] = [[] for _ in range(hosts)]
+    counts = [0] * hosts
+    for piece in sorted(pieces, key=lambda piece: -piece.size):
+        host = counts.index(min(counts))
+        counts[host] += piece.size
+        shared[host].append(piece)
+    return [sorted(share, key=lambda piece: piece.first) for share in shared]
+
+
+def _pieces(records: Any) -> list[Piece]:
+    """All pieces in data order, not numbered."""
+    if isinstance(records, Dataset):
+        return _pieces(records.source)
+    if isinstance(records, Concatenated):
+        cuts = (_cut(_pieces(part.records), part.which) for part in records.parts)
+        return [piece for cut in cuts for piece in cut]
+    if not isinstance(records, IndexedRecords):
+        raise OptionError(
+            f"{records.info.name} is not made of indexed TFRecord files. tf_data.train_dataset and "
+            "eval_dataset read it."
+        )
+    directory = records.manifest.directory
+    scheme, colon, _ = directory.partition("://")
+    if colon and scheme not in tf.io.gfile.get_registered_schemes():
+        raise OptionError(
+            f"TensorFlow cannot read {scheme}:// here. tf_data.train_dataset and eval_dataset can: "
+            "infeed reads for them."
+        )
+    index = join(directory, index_file(records.split))
+    starts = records.index.shard_starts.tolist()
+    return [
+        Piece(join(directory, shard.file), 0, index, row, shard.records)
+        for shard, row in zip(records.entry.shards, starts, strict=False)
+    ]
+
+
+def _cut(pieces: Sequence[Piece], which: range) -> list[Piece]:
+    """What they have of these records, counted over all of them."""
+    found = list[Piece]()
+    end = 0
+    for piece in pieces:
+        begin, end = end, end + piece.size
+        skipped = max(which.start - begin, 0)
+        count = min(which.stop, end) - begin - skipped
+        if count > 0:
+            found.append(
+                piece._replace(
+                    skipped=piece.skipped + skipped,
+                    row=piece.row + skipped,
+                    first=piece.first + skipped,
+                    size=count,
+                )
+            )
+    return found
+
+
+def _table(pieces: Sequence[Piece]) -> tuple[Any, ...]:
+    """Their fields, each as one tensor."""
+    dtypes = (tf.string, tf.int64, tf.string, tf.int64, tf.int64, tf.int64)
+    return tuple(
+        tf.constant([piece[field] for piece in pieces], dtype) for field, dtype in enumerate(dtypes)
+    )
+
+
+def _read(*fields: Any) -> tf.data.Dataset:
+    """The payloads of a piece, with their rows in the index and their numbers."""
+    piece = Piece(*fields)
+    payloads = tf.data.TFRecordDataset(piece.path, buffer_size=BUFFER_BYTES)
+    rows = tf.data.FixedLengthRecordDataset(
+        piece.lengths, INDEX_ROW_BYTES, INDEX_HEADER_BYTES + INDEX_ROW_BYTES * piece.row
+    )
+    numbers = tf.data.Dataset.range(piece.first, piece.first + piece.size)
+    return tf.data.Dataset.zip(payloads.skip(piece.skipped), rows, numbers)
+
+
+def _in_order(pieces: Sequence[Piece]) -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices(_table(pieces)).flat_map(_read)
+
+
+def _shuffled(pieces: Sequence[Piece], key: Any, window: int) -> tf.data.Dataset:
+    """One epoch. Dataset.shuffle would do, but no checkpoint takes its state."""
+    order = stateless.stateless_shuffle(tf.range(len(pieces)), key)
+    files = tf.data.Dataset.from_tensor_slices(
+        tuple(tf.gather(column, order) for column in _table(pieces))
+    )
+    records = files.interleave(
+        _read, cycle_length=min(STREAMS, len(pieces)), num_parallel_calls=tf.data.AUTOTUNE
+    )
+
+    def mixed(number: Any, columns: tuple[Any, ...]) -> tuple[Any, ...]:
+        count = tf.size(columns[-1])
+        at = stateless.stateless_shuffle(tf.range(count), stateless.stateless_fold_in(key, number))
+        return tuple(tf.gather(column, at) for column in columns)
+
+    return records.batch(window).enumerate().map(mixed).prefetch(1).unbatch()
+
+
+def _element(features: Mapping[str, Any], payload: Any, row: Any, number: Any) -> dict[str, Any]:
+    length, crc = tf.unstack(tf.io.decode_raw(row, tf.int32), 2)
+    tf.debugging.assert_equal(
+        tf.strings.length(payload), length, "a record has not the length that the index states"
+    )
+    parsed = tf.io.parse_single_example(payload, features) if features else {"record": payload}
+    return parsed | {"_index": tf.cast(number, tf.int32), "_crc": tf.bitcast(crc, tf.uint32)}
