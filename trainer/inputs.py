@@ -188,7 +188,8 @@ def as_function(given: InputFn) -> Callable[[InputContext], Made]:
     if callable(given):
         return partial(_called, given)
     is_input = _is_input(given) or isinstance(given, TfDataset)
-    if is_input and jax.process_count() == 1:
+    of_grain = type(given).__module__.startswith("grain.")
+    if of_grain or (is_input and jax.process_count() == 1):
         return lambda _: given
     raise OptionError(
         f"the input is a {type(given).__name__}{', and this run has several hosts' * is_input}. "
@@ -216,6 +217,11 @@ def as_input(source: object, context: InputContext) -> Input:
     source = getattr(source, "infeed_input", source)
     if _is_input(source):
         return cast(Input, source)
+    if type(source).__module__.startswith("grain."):
+        from pipeline import grain
+
+        batches = grain.training_batches if context.mode == "train" else grain.evaluation_batches
+        return batches(source, context.global_batch_size, context.hosts)
     if isinstance(source, TfDataset):
         source = source.as_numpy_iterator()
     if isinstance(source, Iterable) and not isinstance(source, (str, Mapping)):

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import GeneratorType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -202,6 +203,8 @@ class ProgramBatches(Iterator[Batch]):
         """Ends the dropping of batches in another thread; `next` returns once the library has made
         the current one."""
         self._closed = True
+        if not isinstance(self._iterator, GeneratorType):  # which only its own thread can close
+            getattr(self._iterator, "close", lambda: None)()
 
 
 TF_DATA = "a tf.data program"

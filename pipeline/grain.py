@@ -1,0 +1,274 @@
+"""Grain on both sides: infeed's records as a source for Grain, and exact batches of any Grain
+program.
+
+The trainer takes Grain's datasets, loaders and iterators as they are; training_batches and
+evaluation_batches say more of them. Grain is imported where it is used."""
+
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, SupportsIndex
+
+import numpy as np
+
+from pipeline.errors import EmptySplitError, EvaluationError, InputError
+from pipeline.hosts import ONE_HOST, Hosts
+from pipeline.inputs.batches import Batch
+from pipeline.inputs.input_info import InputInfo
+from pipeline.inputs.program import GRAIN, MASK, Program, own_rows, padding, proven_by
+from pipeline.sources.records import Records
+from pipeline.spec import NUMBERS, RESERVED, ArraySpec, delivered, leaves, mapped, tree_of
+
+__all__ = ["evaluation_batches", "training_batches"]
+
+ENDLESS = 2**62  # elements; a repeated MapDataset has more
+
+
+def training_batches(dataset: Any, global_batch: int, hosts: Hosts = ONE_HOST) -> Program:
+    """The input of a Trainer: endless batches of this host.
+
+    dataset: of dicts, nested ones too, of numbers of fixed shapes: of one example each, or of a
+    batch, if all arrays have its rows. A grain.MapDataset is shared by rows of the global batch,
+    whatever the number of hosts, and repeated: its shuffles and seeds know the epoch of an index
+    beyond its length. Of a grain.IterDataset, a grain.DataLoader or an iterator, each host has its
+    own, with records of this host only and repeated, as its user makes it; a run resumes on as many
+    hosts.
+
+    A run resumes at the very next batch: by arithmetic, or by the iterator's state.
+
+    Raises InputError for elements that cannot be batched, EmptySplitError, BatchSizeError."""
+    if _has_places(dataset):
+        return _of_places(dataset, global_batch, hosts, epoch=False)
+    return _of_iterator(dataset, global_batch, hosts, epoch=False)
+
+
+def evaluation_batches(
+    dataset: Any,
+    global_batch: int,
+    hosts: Hosts = ONE_HOST,
+    *,
+    num_records: int | None = None,
+    records: Records | None = None,
+) -> Program:
+    """The input of a Trainer: every example once, in equally many batches on every host; `_mask` is
+    0.0 in rows that fill the last ones.
+
+    dataset: as in training_batches, not repeated. num_records: of this host's iterator, such as
+    after a filter; it is checked. One host can count without it. records: what `source` read, as
+    open_dataset returns it: all of them must be counted, and an evaluation that keeps `_index` and
+    `_crc` is proven.
+
+    Raises as training_batches; InputError for an endless dataset, and for an unknown number on
+    several hosts."""
+    if _has_places(dataset):
+        program = _of_places(dataset, global_batch, hosts, epoch=True)
+    elif num_records is None and hosts.count > 1:
+        raise InputError(
+            "the number of records is unknown, and hosts with records of their own must know it. "
+            "Give num_records, or a grain.MapDataset, which the hosts share."
+        )
+    else:
+        program = _of_iterator(dataset, global_batch, hosts, epoch=True, count=num_records)
+    if records is not None:
+        program.info = proven_by(program.info, records.info)
+    return program
+
+
+def _has_places(dataset: Any) -> bool:
+    return hasattr(dataset, "to_iter_dataset") and hasattr(dataset, "__getitem__")
+
+
+def _of_places(dataset: Any, global_batch: int, hosts: Hosts, *, epoch: bool) -> Program:
+    """Of a MapDataset."""
+    rows = np.concatenate([*map(np.array, hosts.host_rows(global_batch))])
+    count = len(dataset)
+    if not count:
+        raise EmptySplitError("the Grain dataset has no elements.")
+    if epoch and count > ENDLESS:
+        raise InputError(
+            "the Grain dataset is endless, so no epoch of it is exact. Leave out its repeat()."
+        )
+    example = _checked(dataset[0])
+    batched = _rows(example) == {global_batch}
+    num_records = count
+    if batched:  # every host makes the complete batches, and keeps its rows
+        num_records = (count - 1) * global_batch + max(_rows(_checked(dataset[count - 1])))
+    size = global_batch if batched else len(rows)
+    spec = _spec(example, size, batched)
+    info = InputInfo(
+        spec=_spec(example, len(rows), batched),
+        fingerprint=GRAIN,
+        start=0,
+        num_records=num_records if epoch else None,
+        steps_per_epoch=-(-num_records // global_batch) if epoch else None,
+        global_batch=global_batch,
+        endless=not epoch,
+        program="complete" if batched else "rows",
+    )
+    places = ([0], 1) if batched else (rows.tolist(), global_batch)
+    blank = {MASK: np.float32(0)} | mapped(np.zeros_like, example)
+
+    def run(position: int, state: Any, steps: int | None) -> tuple[Iterator[Any], int]:
+        import grain
+
+        del state
+        found = _Found(dataset, position, *places, steps, count if epoch else None, blank)
+        iterator = iter(grain.MapDataset.source(found).to_iter_dataset())
+        left = None if steps is None else steps - position
+        return _Batches(iterator, size, spec, batched, left), position
+
+    return Program(run, info, hosts, rows if batched else None)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The elements of a MapDataset in the order in which a host needs them, as a source for Grain.
+
+    begin: the first step. rows: of the `every` elements of a step. steps: of an epoch, whose
+    elements beyond `count` are `blank`; None: without end."""
+
+    dataset: Any
+    begin: int
+    rows: Sequence[int]
+    every: int
+    steps: int | None
+    count: int | None
+    blank: Any
+
+    def __len__(self) -> int:
+        return ENDLESS if self.steps is None else (self.steps - self.begin) * len(self.rows)
+
+    def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
+        step, row = divmod(operator.index(index), len(self.rows))
+        place = (self.begin + step) * self.every + self.rows[row]
+        if self.count is not None and place >= self.count:
+            return self.blank
+        element = self.dataset[place]
+        if element is None:
+            raise InputError(
+                f"element {place} of the Grain dataset is None, as a filter leaves it. Give "
+                "dataset.to_iter_dataset(), which skips such elements."
+            )
+        return element
+
+
+def _of_iterator(
+    dataset: Any, global_batch: int, hosts: Hosts, *, epoch: bool, count: int | None = None
+) -> Program:
+    """Of a dataset of this host that can only be iterated, or of an iterator."""
+    from absl import flags
+
+    if not flags.FLAGS.is_parsed():  # else Grain cannot start workers
+        flags.FLAGS.mark_as_parsed()
+    size = own_rows(hosts, global_batch)
+    iterators = [iter(dataset)]
+    begin = iterators[0].get_state()
+    example = next(iterators[0], None)
+    if example is None:
+        raise EmptySplitError("the Grain dataset has no elements.")
+    example = _checked(example)
+    batched = _rows(example) == {size}
+    spec = _spec(example, size, batched)
+    info = InputInfo(
+        spec=spec,
+        fingerprint=GRAIN,
+        start=0,
+        global_batch=global_batch,
+        endless=not epoch,
+        program="own",
+        host_records=count,
+    )
+
+    def run(position: int, state: Any, steps: int | None) -> tuple[Iterator[Any], int]:
+        iterator = iterators.pop() if iterators else iter(dataset)
+        iterator.set_state(begin if state is None else state)
+        batches = _Resumable(iterator, size, spec, batched, steps, epoch)
+        return batches, 0 if state is None else position
+
+    program = Program(run, info, hosts)
+    return program.counted([count]) if count is not None and hosts.count == 1 else program
+
+
+@dataclass
+class _Batches(Iterator[Batch]):
+    """The batches of `size` rows that Grain's elements make.
+
+    steps: how many there must be; None: as many as there are. pads: whether the last one is filled
+    up, rather than dropped."""
+
+    iterator: Any
+    size: int
+    spec: Mapping[str, Any]
+    batched: bool
+    steps: int | None
+    pads: bool = True
+
+    def __next__(self) -> Batch:
+        elements = [*islice(self.iterator, 1 if self.batched else self.size)]
+        if not elements and not (self.pads and self.steps):
+            raise StopIteration
+        pads = dict(leaves(padding(self.spec)))
+        columns = {at: pad[:0] for at, pad in pads.items()}
+        if elements:
+            columns = self._columns([dict(leaves(_checked(each))) for each in elements])
+        missing = self.size - len(columns[MASK,])
+        if missing and not self.pads:
+            raise StopIteration
+        if self.steps is not None:
+            self.steps -= 1
+            if not self.steps and next(self.iterator, None) is not None:
+                raise EvaluationError(
+                    "the Grain program has more examples than num_records says. Give their number."
+                )
+        if missing:
+            columns = {at: np.concatenate([columns[at], pads[at][:missing]]) for at in columns}
+        return tree_of(columns.items())
+
+    def _columns(self, elements: Sequence[Mapping[Any, np.ndarray]]) -> dict[Any, np.ndarray]:
+        """Their arrays by path, with a mask."""
+        if self.batched:
+            rows = len(next(iter(elements[0].values())))
+            return {(MASK,): np.ones(rows, np.float32), **elements[0]}
+        masked = [{(MASK,): np.float32(1), **each} for each in elements]
+        return {at: np.stack([each[at] for each in masked]) for at in masked[0]}
+
+    def close(self) -> None:
+        """Ends Grain's workers and threads."""
+        getattr(self.iterator, "close", lambda: None)()
+
+
+class _Resumable(_Batches):
+    def get_state(self) -> Any:
+        """Of Grain's iterator, after the last batch."""
+        return self.iterator.get_state()
+
+
+def _checked(element: Any) -> dict[str, Any]:
+    """An element, of arrays. InputError for one that cannot be in a batch."""
+    if not isinstance(element, Mapping):
+        raise InputError(
+            f"the Grain dataset's elements are {type(element).__name__}s. They must be dicts such as "
+            "{'image': ..., 'label': ...}: make them so with `map`."
+        )
+    arrays = mapped(np.asarray, element)
+    for path, leaf in leaves(arrays):
+        if leaf.dtype not in NUMBERS:
+            raise InputError(
+                f"the Grain dataset's {'/'.join(path)!r} is {leaf.dtype}. Batches have numbers: "
+                "decode it, or leave it out, with `map`."
+            )
+    return arrays
+
+
+def _rows(element: Mapping[str, Any]) -> set[int]:
+    """The first dimensions of its arrays; 0 for a number."""
+    return {leaf.shape[0] if leaf.ndim else 0 for _, leaf in leaves(element)}
+
+
+def _spec(element: Mapping[str, Any], rows: int, batched: bool) -> dict[str, Any]:
+    """That of batches of so many rows."""
+    masks = {MASK: ArraySpec((rows,), RESERVED[MASK].dtype)}
+    return masks | mapped(
+        lambda leaf: ArraySpec((rows, *leaf.shape[batched:]), delivered(leaf.dtype)), element
+    )
