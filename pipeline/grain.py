@@ -12,7 +12,7 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from pipeline.errors import EmptySplitError, EvaluationError, InputError
+from pipeline.errors import EmptySplitError, EvaluationError, FingerprintError, InputError
 from pipeline.hosts import ONE_HOST, Hosts
 from pipeline.inputs.batches import Batch
 from pipeline.inputs.input_info import InputInfo
@@ -182,7 +182,10 @@ def _of_iterator(
 
     def run(position: int, state: Any, steps: int | None) -> tuple[Iterator[Any], int]:
         iterator = iterators.pop() if iterators else iter(dataset)
-        iterator.set_state(begin if state is None else state)
+        try:
+            iterator.set_state(begin if state is None else state)
+        except Exception as error:  # of any class: a state of another program
+            raise FingerprintError(f"Grain does not take the saved state: {error}") from error
         batches = _Resumable(iterator, size, spec, batched, steps, epoch)
         return batches, 0 if state is None else position
 
