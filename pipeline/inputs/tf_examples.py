@@ -229,7 +229,7 @@ def _shuffled(pieces: Sequence[Piece], key: Any, window: int) -> tf.data.Dataset
         tuple(tf.gather(column, order) for column in _table(pieces))
     )
     records = files.interleave(
-        _read, cycle_length=min(STREAMS, len(pieces)), num_parallel_calls=tf.data.AUTOTUNE
+        _read, cycle_length=max(1, min(STREAMS, len(pieces))), num_parallel_calls=tf.data.AUTOTUNE
     )
 
     def mixed(number: Any, columns: tuple[Any, ...]) -> tuple[Any, ...]:
