@@ -7,7 +7,7 @@ evaluation_batches say more of them. Grain is imported where it is used."""
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -181,12 +181,14 @@ def _of_iterator(
     )
 
     def run(position: int, state: Any, steps: int | None) -> tuple[Iterator[Any], int]:
+        ahead = [example] if iterators and state is None else []
         iterator = iterators.pop() if iterators else iter(dataset)
         try:
-            iterator.set_state(begin if state is None else state)
+            if not ahead:
+                iterator.set_state(begin if state is None else state)
         except Exception as error:  # of any class: a state of another program
             raise FingerprintError(f"Grain does not take the saved state: {error}") from error
-        batches = _Resumable(iterator, size, spec, batched, steps, epoch)
+        batches = _Resumable(iterator, size, spec, batched, steps, epoch, ahead)
         return batches, 0 if state is None else position
 
     program = Program(run, info, hosts)
@@ -198,7 +200,7 @@ class _Batches(Iterator[Batch]):
     """The batches of `size` rows that Grain's elements make.
 
     steps: how many there must be; None: as many as there are. pads: whether the last one is filled
-    up, rather than dropped."""
+    up, rather than dropped. ahead: elements that come first."""
 
     iterator: Any
     size: int
@@ -206,9 +208,12 @@ class _Batches(Iterator[Batch]):
     batched: bool
     steps: int | None
     pads: bool = True
+    ahead: Sequence[Any] = ()
 
     def __next__(self) -> Batch:
-        elements = [*islice(self.iterator, 1 if self.batched else self.size)]
+        elements = chain(self.ahead, self.iterator)
+        elements = [*islice(elements, 1 if self.batched else self.size)]
+        self.ahead = ()
         if not elements and not (self.pads and self.steps):
             raise StopIteration
         pads = dict(leaves(padding(self.spec)))
@@ -251,8 +256,8 @@ def _checked(element: Any) -> dict[str, Any]:
     """An element, of arrays. InputError for one that cannot be in a batch."""
     if not isinstance(element, Mapping):
         raise InputError(
-            f"the Grain dataset's elements are {type(element).__name__}s. They must be dicts such as "
-            "{'image': ..., 'label': ...}: make them so with `map`."
+            f"the Grain dataset's elements are {type(element).__name__}s. They must be dicts such "
+            "as {'image': ..., 'label': ...}: make them so with `map`."
         )
     arrays = mapped(np.asarray, element)
     for path, leaf in leaves(arrays):

@@ -9,6 +9,7 @@ from host_task import LABEL, checksums, class_scores, dense_task, error_of, sett
 from trainer.trainer import Trainer
 
 RECORDS, BATCH, STOP, STEPS = 75, 16, 10, 20
+RAW = "raw"
 
 
 def programs(order):
@@ -75,4 +76,105 @@ def programs(order):
             error_of(
                 lambda: trainer("unlike").train(program(jax.process_index()), max_steps=STEPS)
             ),
+        )
+
+
+def own_programs(order):
+    """Trains and evaluates on programs of which each host computes only its part, also after a stop, and tells how many
+    examples it computed for an evaluation and for the training."""
+    import grain
+
+    from pipeline import grain as infeed_grain
+    from pipeline import tf_data
+    from pipeline.datasets import open_dataset
+    from pipeline.tf_cpu import tf
+
+    records = open_dataset(order.data_dir, "train")
+    computed = []
+
+    def seen(number):
+        computed.append(int(number))
+        return number
+
+    def decoded(element):
+        number = tf.ensure_shape(tf.numpy_function(seen, [element["_index"]], tf.int32), [])
+        image = tf.reshape(tf.io.decode_raw(element[RAW], tf.uint8), (8, 8))
+        label = tf.cast(element[LABEL], tf.int32)
+        return {"image": image, LABEL: label, "_index": number, "_crc": element["_crc"]}
+
+    def element(number):
+        values = records.examples()[seen(number)]
+        image = np.frombuffer(values[RAW], np.uint8).reshape(8, 8)
+        found = {"image": image, LABEL: np.int32(values[LABEL]), "_index": np.int32(number)}
+        return found | {"_crc": records.info.crcs[number]}
+
+    places = grain.MapDataset.range(RECORDS).map(element)
+
+    def own(ctx):
+        return grain.MapDataset.range(RECORDS)[ctx.hosts.index :: ctx.hosts.count].map(element)
+
+    def batches(dataset, ctx, **options):
+        make = tf_data.training_batches if ctx.mode == "train" else tf_data.evaluation_batches
+        return make(dataset.map(decoded), BATCH, ctx.hosts, per_host=True, **options)
+
+    def grain_batches(dataset, ctx, **options):
+        return infeed_grain.evaluation_batches(dataset, BATCH, ctx.hosts, **options)
+
+    kinds = {
+        "tf.data": (
+            lambda ctx: batches(
+                tf_data.examples(
+                    order.data_dir, hosts=ctx.hosts, shuffle=True, seed=1, window_records=16
+                ),
+                ctx,
+            ),
+            lambda ctx: batches(
+                tf_data.examples(order.data_dir, hosts=ctx.hosts), ctx, records=records
+            ),
+        ),
+        "tf.data, sharded by its user": (
+            lambda ctx: batches(
+                tf_data.examples(order.data_dir)
+                .shard(ctx.hosts.count, ctx.hosts.index)
+                .shuffle(RECORDS, seed=1),
+                ctx,
+            ),
+            lambda ctx: batches(
+                tf_data.examples(order.data_dir).shard(ctx.hosts.count, ctx.hosts.index),
+                ctx,
+                records=records,
+            ),
+        ),
+        "MapDataset": (
+            lambda: places.shuffle(seed=1),
+            lambda ctx: grain_batches(places, ctx, records=records),
+        ),
+        "IterDataset": (
+            lambda ctx: own(ctx).shuffle(seed=1).repeat().to_iter_dataset(),
+            lambda ctx: grain_batches(
+                own(ctx).to_iter_dataset(), ctx, num_records=len(own(ctx)), records=records
+            ),
+        ),
+    }
+
+    def trainer(name):
+        config = replace(settings(order), workdir=f"{order.workdir}/{name}")
+        return Trainer(dense_task(), config)
+
+    for kind, (training, evaluation) in kinds.items():
+        trained = trainer(kind).train(training, max_steps=STEPS)
+        computed.clear()
+        result = trainer(kind).evaluate(evaluation)
+        evaluated = [*computed]
+        trainer(f"{kind}, stopped").train(training, max_steps=STOP)
+        again = trainer(f"{kind}, stopped").train(training, max_steps=STEPS)
+        yield (
+            kind,
+            {
+                "state": checksums(trained.state),
+                "stopped": checksums(again.state),
+                "metrics": result.metrics,
+                "counted": [result.records, result.num_records, result.proven],
+                "computed": evaluated,
+            },
         )

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from host_preemption import goes_on, preempted
-from host_programs import programs
+from host_programs import own_programs, programs
 from host_situations import interrupted_consumer, situation, unhurried
 from host_task import (
     NumberedInput,
@@ -45,6 +45,7 @@ ELSEWHERE = {
     for each in (
         preempted,
         goes_on,
+        own_programs,
         programs,
         situation,
         unhurried,

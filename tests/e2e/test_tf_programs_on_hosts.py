@@ -1,6 +1,16 @@
-"""Two processes train and evaluate on a program of tf.data that each of them runs; unlike programs are refused."""
+"""Processes train and evaluate on programs of tf.data and Grain that each runs completely, or of which each has its part;
+unlike programs are refused. SWEEP=1 has one and four processes, too."""
 
+import itertools
+
+import numpy as np
 import pytest
+from sweep import SWEEP
+
+from pipeline.commands.index import main as index
+from pipeline.shards.example import encode_example
+from pipeline.shards.frames import frame
+from pipeline.shards.schema import Feature, Schema
 
 pytestmark = pytest.mark.slow
 
@@ -51,3 +61,54 @@ def test_a_program_that_was_transformed_afterwards_cannot_be_compared_which_the_
             "Transform it before training_batches or evaluation_batches, not after"
             in process.printed
         )
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    """75 records in eight TFRecord files of unlike sizes, with an index."""
+    directory = tmp_path_factory.mktemp("shards")
+    schema = Schema("own", {"raw": Feature("bytes"), "image/class/label": Feature("int64")})
+    rng = np.random.default_rng(0)
+    records = [
+        {"raw": rng.bytes(64), "image/class/label": int(rng.integers(1, 11))}
+        for _ in range(RECORDS)
+    ]
+    ends = [0, 4, 16, 24, 40, 41, 55, 66, RECORDS]
+    for number, (begin, end) in enumerate(itertools.pairwise(ends)):
+        data = b"".join(frame(encode_example(schema, record)) for record in records[begin:end])
+        (directory / f"train-{number:05d}.tfrecord").write_bytes(data)
+    assert index([f"{directory}/train-*", "--split=train"]) == 0
+    return str(directory)
+
+
+@pytest.fixture(scope="module")
+def own(run_hosts, shards):
+    """By number of processes, the reports of each of them; four devices in all."""
+    order = {"timeout_seconds": 150, "host_timeout_seconds": 20.0, "data_dir": shards}
+    return {
+        count: [process.report for process in run_hosts("own_programs", count, 4 // count, **order)]
+        for count in ((1, 2, 4) if SWEEP else (2,))
+    }
+
+
+def test_hosts_with_records_of_their_own_train_the_same_bits_stopped_or_not(own):
+    for count, reports in own.items():
+        for kind in reports[0]:
+            for report in reports:
+                assert report[kind]["state"] == report[kind]["stopped"], (count, kind)
+            metrics = [report[kind]["metrics"] for report in reports]
+            assert all(each == metrics[0] for each in metrics)
+    losses = [reports[0]["MapDataset"]["metrics"]["loss"] for reports in own.values()]
+    assert losses == pytest.approx([losses[0]] * len(losses), rel=1e-4)  # batches are the same
+
+
+def test_hosts_with_records_of_their_own_count_each_once_and_compute_no_others(own):
+    for count, reports in own.items():
+        for kind in reports[0]:
+            for report in reports:
+                assert report[kind]["counted"] == [RECORDS, RECORDS, True], (count, kind)
+            computed = [number for report in reports for number in report[kind]["computed"]]
+            complete = count if kind == "tf.data, sharded by its user" else 1
+            # the first of each host is looked at before
+            assert len(computed) <= 1.1 * RECORDS * complete, (count, kind)
+            assert set(computed) == set(range(RECORDS))

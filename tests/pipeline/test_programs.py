@@ -183,7 +183,7 @@ def saved(program: Program, position: int) -> dict[str, Any]:
     return json.loads(json.dumps(program.state(position)))
 
 
-@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("count", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
 def test_an_epoch_has_every_example_once_in_equally_many_full_batches_on_every_host(kind, count):
     programs = as_agreed([kind.evaluation(Hosts(host, count)) for host in range(count)])
     steps = programs[0].info.steps_per_epoch
@@ -204,7 +204,9 @@ def test_an_epoch_has_every_example_once_in_equally_many_full_batches_on_every_h
     assert sorted(seen) == list(range(RECORDS))
 
 
-@pytest.mark.parametrize("position", [1, 7, 20])
+@pytest.mark.parametrize(
+    "position", [7, *(pytest.param(at, marks=pytest.mark.slow) for at in (1, 20))]
+)
 def test_a_run_resumes_at_the_very_next_batch(kind, position):
     program = kind.training(ONE_HOST, 1)
     batches = program.batches(0)
@@ -312,6 +314,7 @@ def test_what_cannot_be_exact_or_batched_is_refused(make, error, text):
         make()
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(
     count=st.integers(1, 60),

@@ -24,7 +24,7 @@ def numbers(dataset):
     return [int(element["number"]) for element in dataset.as_numpy_iterator()]
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(
     count=st.integers(1, 12),
     sizes=st.sampled_from([SIZES, (40,), (5, 0, 3)]),
