@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from pipeline.hosts import Hosts as Hosts
     from trainer import augment as augment
     from trainer import callbacks as callbacks
+    from trainer.callbacks import Exporter as Exporter
     from trainer.checkpointing.warm_start import WarmStart as WarmStart
     from trainer.commands.recorded import load as load
     from trainer.config import TrainerConfig as TrainerConfig
     from trainer.nnx_task import nnx_task as nnx_task
     from trainer.recipe import DataRecipe as DataRecipe
     from trainer.recipe import Recipe as Recipe
-    from trainer.serving.exporter import Exporter as Exporter
     from trainer.task import Target as Target
     from trainer.task import Task as Task
     from trainer.task import Variables as Variables
@@ -54,7 +54,7 @@ _MODULES = {
     "Variables": "trainer.task",
     "Trainer": "trainer.trainer",
     "load": "trainer.commands.recorded",
-    "Exporter": "trainer.serving.exporter",
+    "Exporter": "trainer.callbacks",
     "WarmStart": "trainer.checkpointing.warm_start",
 }
 

@@ -218,9 +218,10 @@ def as_input(source: object, context: InputContext) -> Input:
     if _is_input(source):
         return cast(Input, source)
     if type(source).__module__.startswith("grain."):
-        from pipeline import grain
+        from pipeline.inputs import grain_batches as of_grain
 
-        batches = grain.training_batches if context.mode == "train" else grain.evaluation_batches
+        trains = context.mode == "train"
+        batches = of_grain.training_batches if trains else of_grain.evaluation_batches
         return batches(source, context.global_batch_size, context.hosts)
     if isinstance(source, TfDataset):
         source = source.as_numpy_iterator()

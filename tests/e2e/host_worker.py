@@ -29,14 +29,13 @@ from host_task import (
 )
 
 from pipeline import logs
-from trainer.callbacks import Callback
+from trainer.callbacks import Callback, Exporter
 from trainer.checkpointing.listing import finished_steps
 from trainer.checkpointing.warm_start import WarmStart
 from trainer.config import TrainerConfig
 from trainer.hosts.joining import Distributed, join
 from trainer.mesh.batch_spec import BatchAxes, batch_struct
 from trainer.mesh.placement import Placement
-from trainer.serving.exporter import Exporter
 from trainer.trainer import Trainer
 
 AGREED = "now all agree"

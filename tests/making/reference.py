@@ -34,7 +34,6 @@ MODULES = (
     "trainer.inputs",
     "trainer.results",
     "trainer.callbacks",
-    "trainer.serving.exporter",
     "trainer.augment",
     "trainer.optimizers.config",
     "trainer.optimizers.build",

@@ -10,14 +10,13 @@ import pytest
 from jax import lax
 
 from pipeline.errors import InputError, OptionError
-from trainer.callbacks import Callback
+from trainer.callbacks import Callback, Exporter
 from trainer.config import TrainerConfig
 from trainer.loop.job import Job
 from trainer.loop.preflight import facts_of
 from trainer.loop.train_loop import training_step
 from trainer.mesh.batch_spec import BatchAxes
 from trainer.mesh.placement import Placement
-from trainer.serving.exporter import Exporter
 from trainer.task import Task, Variables
 from trainer.trainer import Trainer
 

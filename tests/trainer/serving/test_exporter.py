@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ExportError, OptionError, StorageError
-from trainer.callbacks import Callback
+from trainer.callbacks import Callback, Exporter
 from trainer.loop.evaluation import measured
-from trainer.serving.exporter import Exporter
 from trainer.serving.publishing import Exports
 from trainer.trainer import Trainer
 

@@ -1,8 +1,5 @@
-"""Grain on both sides: infeed's records as a source for Grain, and exact batches of any Grain
-program.
-
-The trainer takes Grain's datasets, loaders and iterators as they are; training_batches and
-evaluation_batches say more of them. Grain is imported where it is used."""
+"""Exact batches of any Grain program: pipeline.grain offers them, and the trainer makes them of what
+it is given."""
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,8 +16,6 @@ from pipeline.inputs.input_info import InputInfo
 from pipeline.inputs.program import GRAIN, MASK, Program, own_rows, padding, proven_by
 from pipeline.sources.records import Records
 from pipeline.spec import NUMBERS, RESERVED, ArraySpec, delivered, leaves, mapped, tree_of
-
-__all__ = ["evaluation_batches", "training_batches"]
 
 ENDLESS = 2**62  # elements; a repeated MapDataset has more
 
