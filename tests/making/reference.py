@@ -19,6 +19,7 @@ MODULES = (
     "infeed.metrics",
     "pipeline.datasets",
     "pipeline.tf_data",
+    "pipeline.grain",
     "pipeline.ops",
     "pipeline.tensorflow_op",
     "pipeline.formats",

@@ -13,8 +13,8 @@ from pipeline.tf_cpu import tf
 
 WITHOUT = """
 import sys
-sys.modules.update({"tensorflow": None, "tensorflow_datasets": None, "jax": None})
-import pipeline.commands.describe, pipeline.commands.verify, trainer.recipe
+sys.modules.update({"tensorflow": None, "tensorflow_datasets": None, "jax": None, "grain": None})
+import pipeline.grain, pipeline.commands.describe, pipeline.commands.verify, trainer.recipe
 from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.ops import DecodeRandomResizedCrop, TrivialAugmentWide
 ops = [DecodeRandomResizedCrop("image", size=(8, 8)), TrivialAugmentWide()]

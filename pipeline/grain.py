@@ -1,0 +1,126 @@
+"""Decoded and verified records for grain, which shuffles, batches and resumes.
+
+Nothing here imports grain: it calls a source by the methods of its protocol, in threads and worker
+processes. Nor does it import TensorFlow or JAX."""
+
+import contextlib
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn, SupportsIndex
+
+import numpy as np
+
+from pipeline.decoding.decode import Decoder
+from pipeline.decoding.op import Op, Rng
+from pipeline.decoding.planning import PadTo
+from pipeline.errors import CorruptRecordError, OptionError, SchemaError
+from pipeline.orders.order import check_sizes
+from pipeline.shards.frames import crc32c
+from pipeline.sources.dataset import Dataset
+from pipeline.sources.open_dataset import Data, open_dataset
+from pipeline.sources.single_records import ExampleParser
+
+__all__ = ["Source", "source"]
+
+# Of the threads that call `take`. The decoder has threads of its own, where these pay; grain's 16
+# would wait for the GIL after every image, which triples the CPU time of small ones.
+_TURN = threading.Lock()
+
+
+def source(
+    data: Data | Sequence[Data],
+    split: str | None = None,
+    *,
+    ops: Sequence[Op] = (),
+    keys: Iterable[str] | None = None,
+    pad_to: Mapping[str, int | PadTo] | None = None,
+    nested: bool = False,
+) -> "Source":
+    """The records of open_dataset(data, split), decoded: what grain.MapDataset.source and
+    grain.DataLoader take.
+
+    ops, keys, pad_to, nested: as in eval_dataset, which delivers the same rows. An op that draws
+    random numbers is refused: grain does not tell a source the epoch, so a record would be
+    augmented identically in each. Use grain's random_map. TensorFlowOp counts as random.
+
+    Raises: as open_dataset; OptionError for random ops, and for files that can only be read from
+    their front; OptionError or SchemaError for options that do not suit the data."""
+    records = open_dataset(data, split)
+    check_sizes(records.num_records, 1)
+    decoder = Decoder(records.layout, 1, ops=ops, keys=keys, pad_to=pad_to, nested=nested)
+    opened = Source(records, decoder, ops)
+    with contextlib.suppress(CorruptRecordError, SchemaError):  # of a record that may not be used
+        opened[0]
+    return opened
+
+
+class Source:
+    """A RandomAccessDataSource of grain. source[i]: record i, a dict of NumPy arrays and scalars.
+
+    It contains the features, 64-bit numbers as 32-bit, and what an evaluation is proven with:
+    `_index` int32 () is the record's number, `_crc` uint32 () the checksum of the bytes that were
+    decoded. i may be negative.
+
+    Threads may share a source. It can be pickled if the data and the ops can; the copy opens files
+    of its own. Reading raises CorruptRecordError or SchemaError naming the record; StorageError;
+    RecordNumberError, an IndexError."""
+
+    def __init__(self, records: Dataset, decoder: Decoder, ops: Sequence[Op]) -> None:
+        self._records = records
+        self._decoder = decoder
+        self._parser = ExampleParser(records.layout, decoder.stored)
+        self._rngs = [_NoRng(op) for op in ops]
+
+    def __repr__(self) -> str:
+        # a DataLoader of grain resumes only with a source that has the same one
+        info = self._records.info
+        return f"<Source of {info.num_records} records: {info.name}, {info.fingerprint}>"
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
+        (payload,) = self._records.take([index])
+        number = index.__index__() % len(self)
+        record = self._parser.parse(payload, lambda: self._records.where(number))
+        try:
+            features = self._decoder.decode_one(record, self._rngs)
+        except SchemaError as e:
+            raise SchemaError(f"{self._records.where(number)}: {e}") from e
+        crc = np.uint32(crc32c(payload))
+        return features | {"_index": np.int32(number), "_crc": crc}
+
+    def take(self, numbers: Sequence[SupportsIndex] | np.ndarray) -> dict[str, Any]:
+        """The records with these numbers as one batch: what source[i] has, as arrays [n, ...].
+
+        Faster than one by one, and with small records several times as fast. So let grain shuffle
+        and batch numbers instead of records:
+        MapDataset.range(len(source)).shuffle(seed=0).batch(256).map(source.take)."""
+        payloads = self._records.take(numbers)
+        index = np.asarray(numbers, np.int32) % np.int32(len(self))
+        seeds = np.zeros((len(index), len(self._rngs), 2), np.int32)
+        try:
+            with _TURN:
+                rows = self._decoder(payloads, seeds, index)
+        except SchemaError:
+            for number in numbers:
+                self[number]  # names the record
+            raise
+        return rows | {"_index": index, "_crc": np.array([*map(crc32c, payloads)], np.uint32)}
+
+
+class _NoRng(Rng):
+    """Refuses to draw for this op."""
+
+    def __init__(self, op: Op) -> None:
+        self._op = op
+
+    def bits(self, count: int) -> NoReturn:
+        raise OptionError(
+            f"{self._op!r} draws random numbers. In grain they would be the same in every epoch. "
+            "Leave it out of ops, and augment in grain's random_map."
+        )
+
+    @property
+    def key(self) -> NoReturn:
+        self.bits(2)
