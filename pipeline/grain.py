@@ -72,9 +72,8 @@ class Source:
         self._rngs = [_NoRng(op) for op in ops]
 
     def __repr__(self) -> str:
-        # a DataLoader of grain resumes only with a source that has the same one
-        info = self._records.info
-        return f"<Source of {info.num_records} records: {info.name}, {info.fingerprint}>"
+        # a DataLoader of grain resumes only with the same one, perhaps from a copy of the data
+        return f"<Source of {len(self)} records: fingerprint {self._records.info.fingerprint}>"
 
     def __len__(self) -> int:
         return len(self._records)

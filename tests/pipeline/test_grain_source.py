@@ -3,6 +3,7 @@
 import gzip
 import io
 import pickle
+import shutil
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,6 +120,23 @@ def test_worker_processes_of_grain_read_every_record_once(grain, images):
     options = grain.MultiprocessingOptions(num_workers=2)
     order = np.concatenate([batch["_index"] for batch in dataset.mp_prefetch(options)])
     assert sorted(order.tolist()) == list(range(40))
+
+
+def test_a_loader_resumes_with_a_copy_of_the_data_and_with_no_others(grain, images, tmp_path):
+    def loader(directory, split="train"):
+        sampler = grain.samplers.IndexSampler(21, shuffle=True, seed=1, num_epochs=1)
+        batches = [grain.transforms.Batch(4)]
+        records = source(directory, split, ops=OPS)
+        return iter(grain.DataLoader(data_source=records, sampler=sampler, operations=batches))
+
+    before = loader(images)
+    next(before)
+    state = before.get_state()
+    copy = loader(shutil.copytree(images, tmp_path / "copy"))
+    copy.set_state(state)
+    assert listed(next(copy)) == listed(next(before))
+    with pytest.raises(ValueError, match="fingerprint"):
+        loader(images, "validation").set_state(state)
 
 
 def test_a_pickled_copy_reads_the_same_records(images):
