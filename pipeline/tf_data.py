@@ -235,7 +235,7 @@ def _of_host(
         counts = host_counts(records, hosts.count)
         if counts[hosts.index] == count:  # as `examples` shares them: nothing is to be agreed on
             program = program.counted(counts)
-            batches = _lengthened(batches, program.info)
+            batches = _lengthened(batches, info.spec, program.info.steps_per_epoch)
     dataset = batches.skip(start) if start else batches
     if not own and not np.array_equal(rows, np.arange(global_batch)):
         dataset = dataset.map(
@@ -249,13 +249,15 @@ def _of_host(
     return _carrying(dataset, program) if isinstance(dataset.element_spec, dict) else dataset
 
 
-def _lengthened(batches: tf.data.Dataset, info: InputInfo) -> tf.data.Dataset:
-    """The batches, and as many of padding as are missing to an epoch."""
+def _lengthened(
+    batches: tf.data.Dataset, spec: Mapping[str, Any], steps: int | None
+) -> tf.data.Dataset:
+    """The batches, and as many of padding as are missing."""
     pad = tf.nest.map_structure(
-        lambda leaf, spec: tf.cast(leaf, spec.dtype), padding(info.spec), batches.element_spec
+        lambda leaf, like: tf.cast(leaf, like.dtype), padding(spec), batches.element_spec
     )
-    more = (info.steps_per_epoch or 0) - int(batches.cardinality())
-    return batches.concatenate(tf.data.Dataset.from_tensors(pad).repeat(more))
+    missing = (steps or 0) - int(batches.cardinality())
+    return batches.concatenate(tf.data.Dataset.from_tensors(pad).repeat(missing))
 
 
 def _spec(batches: tf.data.Dataset, rows: np.ndarray | None) -> Mapping[str, Any]:
@@ -282,11 +284,12 @@ def _run(
 ) -> tuple[Iterator[Any], int]:
     """See Run: from the beginning, because the state of a program is as large as its buffers."""
     del position, state
-    return _arrays(batches.prefetch(DECODING).as_numpy_iterator(), spec, steps), 0
+    if steps is not None:
+        batches = _lengthened(batches, spec, steps)
+    return _arrays(batches.prefetch(DECODING).as_numpy_iterator(), steps), 0
 
 
-def _arrays(iterator: Iterator[Any], spec: Mapping[str, Any], steps: int | None) -> Iterator[Any]:
-    number = 0
+def _arrays(iterator: Iterator[Any], steps: int | None) -> Iterator[Any]:
     try:
         for number, batch in enumerate(iterator, 1):
             if number == steps:
@@ -299,8 +302,6 @@ def _arrays(iterator: Iterator[Any], spec: Mapping[str, Any], steps: int | None)
             "the tf.data program has another number of examples than its assert_cardinality "
             "states. State what it has, or nothing: then it is not checked."
         ) from e
-    for _ in range(number, steps or 0):
-        yield padding(spec)
 
 
 def _of_one_host(dataset: tf.data.Dataset) -> tf.data.Dataset:

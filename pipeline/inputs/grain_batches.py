@@ -1,5 +1,5 @@
-"""Exact batches of any Grain program: pipeline.grain offers them, and the trainer makes them of what
-it is given."""
+"""Exact batches of any Grain program, which pipeline.grain offers, and the trainer makes of what it
+is given."""
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +18,7 @@ from pipeline.sources.records import Records
 from pipeline.spec import NUMBERS, RESERVED, ArraySpec, delivered, leaves, mapped, tree_of
 
 ENDLESS = 2**62  # elements; a repeated MapDataset has more
+EMPTY = "the Grain dataset has no elements."
 
 
 def training_batches(dataset: Any, global_batch: int, hosts: Hosts = ONE_HOST) -> Program:
@@ -79,7 +80,7 @@ def _of_places(dataset: Any, global_batch: int, hosts: Hosts, *, epoch: bool) ->
     rows = np.concatenate([*map(np.array, hosts.host_rows(global_batch))])
     count = len(dataset)
     if not count:
-        raise EmptySplitError("the Grain dataset has no elements.")
+        raise EmptySplitError(EMPTY)
     if epoch and count > ENDLESS:
         raise InputError(
             "the Grain dataset is endless, so no epoch of it is exact. Leave out its repeat()."
@@ -89,8 +90,19 @@ def _of_places(dataset: Any, global_batch: int, hosts: Hosts, *, epoch: bool) ->
     num_records = count
     if batched:  # every host makes the complete batches, and keeps its rows
         num_records = (count - 1) * global_batch + max(_rows(_checked(dataset[count - 1])))
-    size = global_batch if batched else len(rows)
-    spec = _spec(example, size, batched)
+    chosen, every = ([0], 1) if batched else (rows.tolist(), global_batch)
+    spec = _spec(example, global_batch if batched else len(rows), batched)
+    blank = {MASK: np.float32(0)} | mapped(np.zeros_like, example)
+
+    def run(position: int, state: Any, steps: int | None) -> tuple[Iterator[Any], int]:
+        import grain
+
+        del state
+        left = None if steps is None else steps - position
+        found = _Found(dataset, position, chosen, every, left, count if epoch else None, blank)
+        iterator = iter(grain.MapDataset.source(found).to_iter_dataset())
+        return _Batches(iterator, spec, batched, left), position
+
     info = InputInfo(
         spec=_spec(example, len(rows), batched),
         fingerprint=GRAIN,
@@ -101,18 +113,6 @@ def _of_places(dataset: Any, global_batch: int, hosts: Hosts, *, epoch: bool) ->
         endless=not epoch,
         program="complete" if batched else "rows",
     )
-    places = ([0], 1) if batched else (rows.tolist(), global_batch)
-    blank = {MASK: np.float32(0)} | mapped(np.zeros_like, example)
-
-    def run(position: int, state: Any, steps: int | None) -> tuple[Iterator[Any], int]:
-        import grain
-
-        del state
-        found = _Found(dataset, position, *places, steps, count if epoch else None, blank)
-        iterator = iter(grain.MapDataset.source(found).to_iter_dataset())
-        left = None if steps is None else steps - position
-        return _Batches(iterator, size, spec, batched, left), position
-
     return Program(run, info, hosts, rows if batched else None)
 
 
@@ -120,8 +120,8 @@ def _of_places(dataset: Any, global_batch: int, hosts: Hosts, *, epoch: bool) ->
 class _Found:
     """The elements of a MapDataset in the order in which a host needs them, as a source for Grain.
 
-    begin: the first step. rows: of the `every` elements of a step. steps: of an epoch, whose
-    elements beyond `count` are `blank`; None: without end."""
+    begin: the first step. rows: of the `every` elements of a step. steps: how many are left of an
+    epoch, whose elements beyond `count` are `blank`; None: without end."""
 
     dataset: Any
     begin: int
@@ -132,7 +132,7 @@ class _Found:
     blank: Any
 
     def __len__(self) -> int:
-        return ENDLESS if self.steps is None else (self.steps - self.begin) * len(self.rows)
+        return ENDLESS if self.steps is None else self.steps * len(self.rows)
 
     def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
         step, row = divmod(operator.index(index), len(self.rows))
@@ -159,12 +159,24 @@ def _of_iterator(
     size = own_rows(hosts, global_batch)
     iterators = [iter(dataset)]
     begin = iterators[0].get_state()
-    example = next(iterators[0], None)
-    if example is None:
-        raise EmptySplitError("the Grain dataset has no elements.")
-    example = _checked(example)
+    first = [*islice(iterators[0], 1)]
+    if not first:
+        raise EmptySplitError(EMPTY)
+    example = _checked(first[0])
     batched = _rows(example) == {size}
     spec = _spec(example, size, batched)
+
+    def run(position: int, state: Any, steps: int | None) -> tuple[Iterator[Any], int]:
+        # what the first pass has read ahead is not read again
+        ahead = first if iterators and state is None else []
+        iterator = iterators.pop() if iterators else iter(dataset)
+        try:
+            if not ahead:
+                iterator.set_state(begin if state is None else state)
+        except Exception as error:  # of any class: a state of another program
+            raise FingerprintError(f"Grain does not take the saved state: {error}") from error
+        return _Batches(iterator, spec, batched, steps, epoch, ahead), position if state else 0
+
     info = InputInfo(
         spec=spec,
         fingerprint=GRAIN,
@@ -174,31 +186,18 @@ def _of_iterator(
         program="own",
         host_records=count,
     )
-
-    def run(position: int, state: Any, steps: int | None) -> tuple[Iterator[Any], int]:
-        ahead = [example] if iterators and state is None else []
-        iterator = iterators.pop() if iterators else iter(dataset)
-        try:
-            if not ahead:
-                iterator.set_state(begin if state is None else state)
-        except Exception as error:  # of any class: a state of another program
-            raise FingerprintError(f"Grain does not take the saved state: {error}") from error
-        batches = _Resumable(iterator, size, spec, batched, steps, epoch, ahead)
-        return batches, 0 if state is None else position
-
     program = Program(run, info, hosts)
-    return program.counted([count]) if count is not None and hosts.count == 1 else program
+    return program if count is None or hosts.count > 1 else program.counted([count])
 
 
 @dataclass
 class _Batches(Iterator[Batch]):
-    """The batches of `size` rows that Grain's elements make.
+    """The batches of this spec that Grain's elements make.
 
     steps: how many there must be; None: as many as there are. pads: whether the last one is filled
     up, rather than dropped. ahead: elements that come first."""
 
     iterator: Any
-    size: int
     spec: Mapping[str, Any]
     batched: bool
     steps: int | None
@@ -206,8 +205,8 @@ class _Batches(Iterator[Batch]):
     ahead: Sequence[Any] = ()
 
     def __next__(self) -> Batch:
-        elements = chain(self.ahead, self.iterator)
-        elements = [*islice(elements, 1 if self.batched else self.size)]
+        size = self.spec[MASK].shape[0]
+        elements = [*islice(chain(self.ahead, self.iterator), 1 if self.batched else size)]
         self.ahead = ()
         if not elements and not (self.pads and self.steps):
             raise StopIteration
@@ -215,7 +214,7 @@ class _Batches(Iterator[Batch]):
         columns = {at: pad[:0] for at, pad in pads.items()}
         if elements:
             columns = self._columns([dict(leaves(_checked(each))) for each in elements])
-        missing = self.size - len(columns[MASK,])
+        missing = size - len(columns[MASK,])
         if missing and not self.pads:
             raise StopIteration
         if self.steps is not None:
@@ -236,15 +235,13 @@ class _Batches(Iterator[Batch]):
         masked = [{(MASK,): np.float32(1), **each} for each in elements]
         return {at: np.stack([each[at] for each in masked]) for at in masked[0]}
 
-    def close(self) -> None:
-        """Ends Grain's workers and threads."""
-        getattr(self.iterator, "close", lambda: None)()
-
-
-class _Resumable(_Batches):
     def get_state(self) -> Any:
         """Of Grain's iterator, after the last batch."""
         return self.iterator.get_state()
+
+    def close(self) -> None:
+        """Ends Grain's workers and threads."""
+        getattr(self.iterator, "close", lambda: None)()
 
 
 def _checked(element: Any) -> dict[str, Any]:

@@ -2,13 +2,12 @@
 
 pipeline.tf_data and pipeline.grain make these."""
 
-import base64
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import GeneratorType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -24,8 +23,10 @@ from pipeline.spec import RESERVED, delivered, leaves, mapped, tree_of
 MASK = "_mask"
 INDEX = "_index"
 CRC = "_crc"
-# of what is kept of the newest batches: the trainer saves a position when it has read further
-KEPT_BYTES = 64_000_000
+TF_DATA = "a tf.data program"
+GRAIN = "a Grain program"
+# whose states and checksums are kept: the trainer saves a position when it has read further
+NEWEST = 2**14
 _NAMED = ("fingerprint", "global_batch")  # in a saved position
 
 Run = Callable[[int, Any, int | None], tuple[Iterator[Mapping[str, Any]], int]]
@@ -50,7 +51,9 @@ class Program:
         self.info = info
         self.hosts = hosts
         self.rows = rows
-        self.known = dict[int, _Known]()  # by position
+        # by position, of the newest pass or as restored
+        self.crcs = dict[int, int]()
+        self.states = dict[int, Any]()
 
     def batches(self, position: int, /) -> "ProgramBatches":
         """The batches after that many, which are read and dropped first, unless the program's
@@ -66,14 +69,15 @@ class Program:
         return position + n_batches
 
     def state(self, position: int, /) -> dict[str, Any]:
-        """The position; if the newest pass has been there, with the state of its iterator, and
-        checksums of all batches before it and of those with the next one."""
-        named = {name: getattr(self.info, name) for name in _NAMED} | {"batches": position}
-        here = self.known.get(position)
-        after = self.known.get(position + 1)
-        if here:
-            named |= {"crc32c": here.crc} | ({"iterator": here.state} if here.state else {})
-        return named | ({"next_crc32c": after.crc} if after else {})
+        """The position; if the newest pass has been there, with the checksums of all batches before
+        it, and of those with the next one, and the state of its iterator."""
+        named = {name: getattr(self.info, name) for name in _NAMED}
+        crcs = [self.crcs.get(at) for at in (position, position + 1)]
+        return named | {
+            "batches": position,
+            "crc32c": crcs,
+            "iterator": self.states.get(position),
+        }
 
     def restore(self, state: Mapping[str, Any], /) -> int:
         """The inverse of `state`; also of a dict whose `hosts` has that of each host.
@@ -95,11 +99,12 @@ class Program:
             )
         if type(batches := state.get("batches")) is not int or batches < 0:
             raise FingerprintError(f"The saved position, {batches!r}, is not a number of batches.")
-        self.known = {}
-        if alike and "crc32c" in state:
-            self.known[batches] = _Known(state["crc32c"], state.get("iterator"))
-        if alike and "next_crc32c" in state:
-            self.known[batches + 1] = _Known(state["next_crc32c"], None)
+        self.crcs = {}
+        self.states = {}
+        if alike:
+            crcs = enumerate(state.get("crc32c", ()), batches)
+            self.crcs = {at: crc for at, crc in crcs if crc is not None}
+            self.states = {batches: state.get("iterator")}
         return batches
 
     def counted(self, counts: Sequence[int]) -> "Program":
@@ -117,33 +122,23 @@ class Program:
         return Program(self.run, info, self.hosts, self.rows)
 
 
-class _Known(NamedTuple):
-    """What is known of a position. crc: the checksum of all batches before it. state: of the
-    program's iterator, as JSON; None if it has none."""
-
-    crc: int
-    state: str | None
-
-
 class ProgramBatches(Iterator[Batch]):
     """A pass over a Program. skipped: how many batches were dropped. digest: where every host runs
     the complete program, the checksum of all batches so far."""
 
     def __init__(self, source: Program, position: int) -> None:
-        here = source.known.get(position)
         # the first pass, and any other from the beginning, may have another order
         checked = (position, position + 1) if position else ()
-        self._expected = {at: source.known[at].crc for at in checked if at in source.known}
+        self._expected = {at: source.crcs[at] for at in checked if at in source.crcs}
         self._source = source
         self._position = position
         self._closed = False
-        state = here and here.state and _decoded(here.state)
-        steps = source.info.steps_per_epoch
-        self._iterator, self._at = source.run(position, state, steps)
-        self._crc = here.crc if here and self._at else 0
+        state = _taken(source.states.get(position))
+        self._iterator, self._at = source.run(position, state, source.info.steps_per_epoch)
         self._begun = self._at
-        self._kept = source.known = {self._at: here} if here and self._at else {}
-        self._kept_bytes = 0
+        self._crc = source.crcs.get(self._at, 0) if self._at else 0
+        self._crcs = source.crcs = {self._at: self._crc}
+        self._states = source.states = dict[int, Any]()
 
     @property
     def skipped(self) -> int:
@@ -181,22 +176,23 @@ class ProgramBatches(Iterator[Batch]):
         pieces: Any = (np.ascontiguousarray(leaf) for leaf in arrays)
         self._crc = crc32c_of([self._crc.to_bytes(4, "little"), *pieces])
         self._at += 1
-        self._keep(_Known(self._crc, _encoded(self._iterator)))
+        self._crcs[self._at] = self._crc
+        if self._source.info.program == "own":
+            self._states[self._at] = _kept(self._iterator)
+        for kept in (self._crcs, self._states):
+            kept.pop(self._at - NEWEST, None)
         if self._expected.get(self._at, self._crc) != self._crc:
             raise self._changed("delivers others", self._at)
         return batch
-
-    def _keep(self, known: _Known) -> None:
-        self._kept[self._at] = known
-        self._kept_bytes += _size(known)
-        while self._kept_bytes > KEPT_BYTES:
-            self._kept_bytes -= _size(self._kept.pop(next(iter(self._kept))))
 
     def _changed(self, what: str, batches: int) -> FingerprintError:
         name = self._source.info.fingerprint
         return FingerprintError(
             f"the run was trained on the first {batches} batches of {name}, which now {what}, so "
-            f"it cannot resume. {REMEDIES[name]} Or start over in another work directory."
+            "it cannot resume. Give it the data and transformations that it had, and a seed "
+            "wherever it draws. In tf.data, list files with shuffle=False, keep interleave and map "
+            "deterministic, and make the dataset anew in an input_fn. Or start over in another "
+            "work directory."
         )
 
     def close(self) -> None:
@@ -205,16 +201,6 @@ class ProgramBatches(Iterator[Batch]):
         self._closed = True
         if not isinstance(self._iterator, GeneratorType):  # which only its own thread can close
             getattr(self._iterator, "close", lambda: None)()
-
-
-TF_DATA = "a tf.data program"
-GRAIN = "a Grain program"
-# by fingerprint
-REMEDIES = {
-    TF_DATA: "Give every shuffle a seed, list files with shuffle=False, keep interleave and map "
-    "deterministic, and make the dataset anew in an input_fn.",
-    GRAIN: "Give it the data, the seeds and the transformations that it had.",
-}
 
 
 def padding(spec: Mapping[str, Any]) -> Batch:
@@ -256,28 +242,24 @@ def own_rows(hosts: Hosts, global_batch: int) -> int:
     return rows
 
 
-def _size(known: _Known) -> int:
-    return 100 + len(known.state or "")
-
-
-def _encoded(iterator: Any) -> str | None:
-    """The state of a program's iterator as JSON; None if it has none, or another one."""
+def _kept(iterator: Any) -> Any:
+    """The state of a program's iterator, as JSON has it; None if there is none, or another one."""
     get_state = getattr(iterator, "get_state", None)
-    if get_state is None:
-        return None
-    state = get_state()
+    state = get_state and get_state()
     if isinstance(state, bytes):
-        return json.dumps({"base64": base64.b64encode(state).decode()})
+        return {"bytes": state.decode("latin-1")}
     try:
-        text = json.dumps({"json": state}, default=int)
+        kept = json.loads(json.dumps(state, default=int))
     except (TypeError, ValueError):
         return None
-    return text if _decoded(text) == state else None  # JSON has no tuples, and keys are texts
+    return {"json": kept} if kept == state else None  # JSON has no tuples, and keys are texts
 
 
-def _decoded(text: str) -> Any:
-    saved = json.loads(text)
-    return base64.b64decode(saved["base64"]) if "base64" in saved else saved["json"]
+def _taken(kept: Any) -> Any:
+    """The inverse."""
+    if kept is None:
+        return None
+    return kept["bytes"].encode("latin-1") if "bytes" in kept else kept["json"]
 
 
 def _narrowed(wide: np.ndarray) -> np.ndarray:
