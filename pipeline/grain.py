@@ -1,7 +1,7 @@
-"""Decoded and verified records for grain, which shuffles, batches and resumes.
+"""Grain on both sides: decoded and verified records for it, and exact batches of any Grain program.
 
-Nothing here imports grain: it calls a source by the methods of its protocol, in threads and worker
-processes. Nor does it import TensorFlow or JAX."""
+The trainer takes Grain's datasets, loaders and iterators as they are; training_batches and
+evaluation_batches say more of them. Grain itself is imported only where batches are made."""
 
 import contextlib
 import threading
@@ -14,13 +14,14 @@ from pipeline.decoding.decode import Decoder
 from pipeline.decoding.op import Op, Rng
 from pipeline.decoding.planning import PadTo
 from pipeline.errors import CorruptRecordError, OptionError, SchemaError
+from pipeline.inputs.grain_batches import evaluation_batches, training_batches
 from pipeline.orders.order import check_sizes
 from pipeline.shards.frames import crc32c
 from pipeline.sources.dataset import Dataset
 from pipeline.sources.open_dataset import Data, open_dataset
 from pipeline.sources.single_records import ExampleParser
 
-__all__ = ["Source", "source"]
+__all__ = ["Source", "evaluation_batches", "source", "training_batches"]
 
 # Of the threads that call `take`. The decoder has threads of its own, where these pay; grain's 16
 # would wait for the GIL after every image, which triples the CPU time of small ones.

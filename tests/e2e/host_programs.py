@@ -84,9 +84,9 @@ def own_programs(order):
     examples it computed for an evaluation and for the training."""
     import grain
 
+    from pipeline import grain as infeed_grain
     from pipeline import tf_data
     from pipeline.datasets import open_dataset
-    from pipeline.inputs import grain_batches as infeed_grain
     from pipeline.tf_cpu import tf
 
     records = open_dataset(order.data_dir, "train")

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from pipeline import grain as infeed_grain
 from pipeline import tf_data
-from pipeline.inputs import grain_batches as infeed_grain
 from pipeline.tf_cpu import tf
 from trainer.callbacks import Callback
 from trainer.recipe import Recipe, TrainerConfig, settings

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline import grain as infeed_grain
 from pipeline import tf_data
 from pipeline.errors import (
     EmptySplitError,
@@ -20,7 +21,6 @@ from pipeline.errors import (
     InputError,
 )
 from pipeline.hosts import ONE_HOST, Hosts
-from pipeline.inputs import grain_batches as infeed_grain
 from pipeline.inputs.program import Program
 from pipeline.tf_cpu import tf
 
