@@ -95,13 +95,14 @@ def write(kind: Kind, data: str) -> None:
 
 
 def ops_of(kind: Kind) -> list[Any]:
-    """The ops of the toolkit that decode this kind."""
+    """The ops of the toolkit that decode this kind. "central" is bench_grain's."""
     from pipeline import ops
 
     return {
         "": [],
         "whole": [ops.DecodeJpeg(IMAGE, shape=(32, 32, 3))],
         "bilinear": [ops.DecodeRandomResizedCrop(IMAGE, size=(SIZE, SIZE))],
+        "central": [ops.DecodeCentralCrop(IMAGE, size=(SIZE, SIZE))],
         "bicubic": [ops.DecodeRandomResizedCrop(IMAGE, size=(SIZE, SIZE), method="bicubic")],
     }[kind.method]
 
