@@ -100,7 +100,9 @@ def _of_places(dataset: Any, global_batch: int, hosts: Hosts, *, epoch: bool) ->
         del state
         left = None if steps is None else steps - position
         found = _Found(dataset, position, chosen, every, left, count if epoch else None, blank)
-        iterator = iter(grain.MapDataset.source(found).to_iter_dataset())
+        # Grain reads 500 elements ahead, which may be batches.
+        options = grain.ReadOptions(4, 4) if batched else None
+        iterator = iter(grain.MapDataset.source(found).to_iter_dataset(options))
         return _Batches(iterator, spec, batched, left), position
 
     info = InputInfo(

@@ -1,4 +1,5 @@
-"""Shuffled training batches with the same work on all sides: infeed's train_dataset, and grain over infeed's records and over ArrayRecord.
+"""Shuffled training batches with the same work on all sides: infeed's train_dataset, programs of tf.data, and grain over
+infeed's records and over ArrayRecord.
 
     python -m tests.benchmarks.bench_grain [--rounds 3] [--seconds 4] [KIND ...]
 
@@ -103,12 +104,61 @@ def of_array_records(kind: Kind, data: str, batch: int) -> Any:
     return records.shuffle(seed=0).repeat().map(decode).batch(batch)
 
 
+def of_examples(kind: Kind, data: str, batch: int) -> Iterator[Any]:
+    """tf_data.examples, and TensorFlow's decoding."""
+    import tensorflow as tf
+
+    from pipeline import tf_data
+
+    decode = in_tensorflow(tf, kind)
+    examples = tf_data.examples(data, shuffle=True, keys=[IMAGE, LABEL])
+    examples = examples.map(decode, num_parallel_calls=tf.data.AUTOTUNE)
+    return tf_data.training_batches(examples, batch, per_host=True).as_numpy_iterator()
+
+
+def as_big_vision(kind: Kind, data: str, batch: int) -> Iterator[Any]:
+    """The same decoding with the order of calls and the settings of big_vision's input_pipeline.py, from TFRecord files."""
+    import tensorflow as tf
+
+    spec = {IMAGE: tf.io.FixedLenFeature([], tf.string), LABEL: tf.io.FixedLenFeature([], tf.int64)}
+    decode = in_tensorflow(tf, kind)
+    options = tf.data.Options()
+    options.deterministic = False
+    options.threading.max_intra_op_parallelism = 1
+    options.threading.private_threadpool_size = 48
+    files = tf.data.Dataset.list_files(f"{data}/train-*").repeat()
+    records = files.interleave(tf.data.TFRecordDataset, cycle_length=16, block_length=16)
+    examples = records.with_options(options).shuffle(same_work.SHUFFLED)
+    examples = examples.map(
+        lambda record: decode(tf.io.parse_single_example(record, spec)), num_parallel_calls=100
+    )
+    return examples.batch(batch, drop_remainder=True).prefetch(2).as_numpy_iterator()
+
+
+def in_tensorflow(tf: Any, kind: Kind) -> Any:
+    """What `decoded` and `cropped` do."""
+
+    def pixels(encoded: Any) -> Any:
+        if kind.method == "whole":
+            return tf.ensure_shape(tf.io.decode_jpeg(encoded, channels=3), (32, 32, 3))
+        shape = tf.io.extract_jpeg_shape(encoded)[:2]
+        side = SIZE * tf.reduce_min(shape) // (SIZE + 32)
+        window = tf.concat([(shape - side) // 2, [side, side]], 0)
+        crop = tf.io.decode_and_crop_jpeg(encoded, window, 3, dct_method="INTEGER_ACCURATE")
+        return tf.cast(tf.round(tf.image.resize(crop, (SIZE, SIZE))), tf.uint8)
+
+    return lambda example: {"image": pixels(example[IMAGE]), LABEL: example[LABEL]}
+
+
+TF_DATA = {"tf.data, examples": of_examples, "tf.data, as big_vision": as_big_vision}
 GRAIN = {"source": of_records, "take": of_numbers, "ArrayRecord": of_array_records}
-SIDES = ("train_dataset", *GRAIN, *(f"{side} x 2" for side in GRAIN))
+SIDES = ("train_dataset", *TF_DATA, *GRAIN, *(f"{side} x 2" for side in GRAIN))
 
 
 def batches_of(side: str, kind: Kind, data: str, batch: int) -> Iterator[Any]:
-    if side not in GRAIN and not side.endswith(" x 2"):
+    if side in TF_DATA:
+        return TF_DATA[side](kind, data, batch)
+    if side == "train_dataset":
         same_work.BATCH = batch
         return same_work.infeed(kind, data)
     import grain
