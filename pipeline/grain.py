@@ -5,14 +5,13 @@ evaluation_batches say more of them. Grain itself is imported only where batches
 
 import contextlib
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, SupportsIndex
 
 import numpy as np
 
 from pipeline.decoding.decode import Decoder
 from pipeline.decoding.op import Op, Rng
-from pipeline.decoding.planning import PadTo
 from pipeline.errors import CorruptRecordError, OptionError, SchemaError
 from pipeline.inputs.grain_batches import evaluation_batches, training_batches
 from pipeline.orders.order import check_sizes
@@ -34,21 +33,19 @@ def source(
     *,
     ops: Sequence[Op] = (),
     keys: Iterable[str] | None = None,
-    pad_to: Mapping[str, int | PadTo] | None = None,
-    nested: bool = False,
 ) -> "Source":
     """The records of open_dataset(data, split), decoded: what grain.MapDataset.source and
     grain.DataLoader take.
 
-    ops, keys, pad_to, nested: as in eval_dataset, which delivers the same rows. An op that draws
-    random numbers is refused: grain does not tell a source the epoch, so a record would be
-    augmented identically in each. Use grain's random_map. TensorFlowOp counts as random.
+    ops, keys: as in eval_dataset, which delivers the same rows. An op that draws random numbers is
+    refused: grain does not tell a source the epoch, so a record would be augmented identically in
+    each. Use grain's random_map. TensorFlowOp counts as random.
 
     Raises: as open_dataset; OptionError for random ops, and for files that can only be read from
     their front; OptionError or SchemaError for options that do not suit the data."""
     records = open_dataset(data, split)
     check_sizes(records.num_records, 1)
-    decoder = Decoder(records.layout, 1, ops=ops, keys=keys, pad_to=pad_to, nested=nested)
+    decoder = Decoder(records.layout, 1, ops=ops, keys=keys)
     opened = Source(records, decoder, ops)
     with contextlib.suppress(CorruptRecordError, SchemaError):  # of a record that may not be used
         opened[0]

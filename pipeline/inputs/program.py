@@ -109,16 +109,10 @@ class Program:
 
     def counted(self, counts: Sequence[int]) -> "Program":
         """The same epoch, of which hosts have these numbers of records of their own: each delivers
-        as many batches as that with the most. InputError if the records that prove it are others in
-        number."""
+        as many batches as that with the most."""
         steps = -(-max(counts) // self.info.spec[MASK].shape[0])
-        due = self.info.num_records
-        if due not in (None, sum(counts)):
-            raise InputError(
-                f"{self.info.name} has {due} records, and the hosts have {sum(counts)} of them: "
-                f"{', '.join(map(str, counts))}. Each record must be on one host."
-            )
-        info = replace(self.info, num_records=sum(counts), steps_per_epoch=steps)
+        due = self.info.num_records or sum(counts)
+        info = replace(self.info, num_records=due, steps_per_epoch=steps)
         return Program(self.run, info, self.hosts, self.rows)
 
 
@@ -133,7 +127,8 @@ class ProgramBatches(Iterator[Batch]):
         self._source = source
         self._position = position
         self._closed = False
-        state = _taken(source.states.get(position))
+        state = source.states.get(position)
+        state = state.encode("latin-1") if isinstance(state, str) else state
         self._iterator, self._at = source.run(position, state, source.info.steps_per_epoch)
         self._begun = self._at
         self._crc = source.crcs.get(self._at, 0) if self._at else 0
@@ -212,13 +207,7 @@ def padding(spec: Mapping[str, Any]) -> Batch:
 
 
 def proven_by(info: InputInfo, records: RecordsInfo) -> InputInfo:
-    """The info of an epoch whose examples are these records. InputError if it has another number of
-    them."""
-    if info.num_records not in (None, records.num_records):
-        raise InputError(
-            f"the program has {info.num_records} examples, and {records.name} has "
-            f"{records.num_records} records. Give the records that it reads, all of them."
-        )
+    """The info of an epoch whose examples are these records."""
     return replace(
         info,
         num_records=records.num_records,
@@ -243,23 +232,14 @@ def own_rows(hosts: Hosts, global_batch: int) -> int:
 
 
 def _kept(iterator: Any) -> Any:
-    """The state of a program's iterator, as JSON has it; None if there is none, or another one."""
-    get_state = getattr(iterator, "get_state", None)
-    state = get_state and get_state()
+    """The state of a program's iterator for JSON, which has no bytes; None if there is none."""
+    state = getattr(iterator, "get_state", lambda: None)()
     if isinstance(state, bytes):
-        return {"bytes": state.decode("latin-1")}
+        return state.decode("latin-1")
     try:
-        kept = json.loads(json.dumps(state, default=int))
+        return json.loads(json.dumps(state, default=int))  # a copy
     except (TypeError, ValueError):
         return None
-    return {"json": kept} if kept == state else None  # JSON has no tuples, and keys are texts
-
-
-def _taken(kept: Any) -> Any:
-    """The inverse."""
-    if kept is None:
-        return None
-    return kept["bytes"].encode("latin-1") if "bytes" in kept else kept["json"]
 
 
 def _narrowed(wide: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ from pipeline.sources.dataset import Dataset
 from pipeline.sources.indexed_records import IndexedRecords
 from pipeline.sources.open_dataset import Data, open_dataset
 from pipeline.sources.records import Records
-from pipeline.spec import DTYPES, chosen_specs, feature_specs
+from pipeline.spec import DTYPES, chosen_specs
 from pipeline.storage.storage import join
 from pipeline.tf_quiet import tf
 
@@ -62,7 +62,8 @@ def examples(
     data, split: as in open_dataset, of indexed TFRecord files where TensorFlow can read.
     hosts: each gets complete files, balanced by their records, or ranges of records where there are
         fewer files than hosts; the same in every epoch. Of batches made of it, say per_host=True.
-    keys: features to parse. None: all. (): none; the element's `record` has the bytes.
+    keys: features to parse. None: all. (): none; the element's `record` has the bytes, as it has
+        where records are not tf.train.Examples.
     shuffle: new orders of files and records in each epoch, which follow from seed, epoch and host:
         16 files are read by turns, and their records shuffled in windows of window_records.
         Otherwise records come in data order.
@@ -103,18 +104,13 @@ def feature_spec(data: Data | Sequence[Data], keys: Iterable[str] | None = None)
     """What tf.io.parse_example needs to parse these features of the records; None: all of them.
 
     Values are as stored: bytes, int64 or float32, ragged where a feature has any length; one that
-    may be absent is then 0 or b"".
+    may be absent is then 0 or b"". Nothing for records that are not tf.train.Examples.
 
-    Raises: as open_dataset; OptionError for records that are not tf.train.Examples, and unknown
-    keys."""
+    Raises: as open_dataset; OptionError for unknown keys."""
     layout = open_dataset(data).layout
-    if not isinstance(layout, Schema) or layout.opaque:
-        raise OptionError(
-            "the records are not tf.train.Examples with known features. Give keys=() for their "
-            "bytes, and parse these with a map."
-        )
-    specs = feature_specs(layout) if keys is None else chosen_specs(layout, keys)
-    return {key: parsing_of(layout.features[key]) for key in specs}
+    chosen_specs(layout, keys := () if keys is None else keys)  # checks them
+    features = layout.features if isinstance(layout, Schema) and not layout.opaque else {}
+    return {key: parsing_of(features[key]) for key in keys or features}
 
 
 def parsing_of(feature: Feature) -> Any:

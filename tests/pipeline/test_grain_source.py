@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipeline.datasets import PadTo, eval_dataset
+from pipeline.datasets import eval_dataset
 from pipeline.errors import CorruptRecordError, OptionError, RecordNumberError, SchemaError
 from pipeline.grain import source
-from pipeline.ops import Cast, CentralCrop, DecodeJpeg, RandomFlip
+from pipeline.ops import CentralCrop, DecodeJpeg, RandomFlip
 from pipeline.shards.frames import frame
 from pipeline.shards.schema import Feature, Schema
 from pipeline.spec import leaves
@@ -34,9 +34,6 @@ OPTIONS = {
     "ops": {"ops": OPS},
     "no ops": {},
     "keys": {"ops": OPS, "keys": ["image"]},
-    "nested": {"keys": [LABEL], "nested": True},
-    "padded": {"pad_to": {BOXES: PadTo(2, value=-1, truncate=True, length_into="boxes")}},
-    "padded for an op": {"pad_to": {BOXES: 3}, "ops": [Cast(BOXES, "float64")]},
 }
 
 
