@@ -2,10 +2,11 @@
 program.
 
 train_dataset and eval_dataset hand out what pipeline.datasets delivers, for Keras, tf.distribute or
-a `map` of your own, at the cost of one more copy of each batch. training_batches and
-evaluation_batches make one host's static batches of a program of single examples. The trainer takes
-all of them: until you map it, a dataset made here carries its input, and the trainer reads that
-directly, with its proof and its position."""
+a `map` of your own, at the cost of one more copy of each batch. `examples` reads this host's
+records with tf.data's own parts. training_batches and evaluation_batches make one host's static
+batches of a program of single examples. The trainer takes all of them: until you map it, a dataset
+made here carries its input, and the trainer reads that directly, with its proof and its
+position."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial, update_wrapper
@@ -20,8 +21,9 @@ from pipeline.errors import EmptySplitError, EvaluationError, InputError
 from pipeline.hosts import ONE_HOST, Hosts
 from pipeline.inputs.batches import DECODING
 from pipeline.inputs.input_info import InputInfo
-from pipeline.inputs.program import INDEX, MASK, TF_DATA, Program, own_rows, padding, proven_by
+from pipeline.inputs.program import INDEX, MASK, TF_DATA, Program, own_rows, proven_by
 from pipeline.inputs.tf_examples import examples, feature_spec, host_counts
+from pipeline.logs import log
 from pipeline.sources.records import Records
 from pipeline.spec import NUMBERS, RESERVED, ArraySpec, delivered, leaves
 from pipeline.tf_quiet import JAX_CAME_FIRST, tf
@@ -106,8 +108,7 @@ def training_batches(
 
     Raises InputError for elements that cannot be batched, BatchSizeError."""
     start = checked_start_step(start_step)
-    rows = _rows(hosts, global_batch, per_host)
-    batch = global_batch if rows is not None else own_rows(hosts, global_batch)
+    rows, batch = _rows(hosts, global_batch, per_host)
     batches = _static(dataset).repeat().batch(batch, drop_remainder=True)
     return _of_host(batches, global_batch, hosts, rows, start=start, endless=True)
 
@@ -132,7 +133,7 @@ def evaluation_batches(
 
     Raises as training_batches; EmptySplitError for a dataset without elements; InputError for an
     endless one, and for a number of elements that is unknown or not that of `records`."""
-    rows = _rows(hosts, global_batch, per_host)
+    rows, batch = _rows(hosts, global_batch, per_host)
     count = int(_static(dataset).cardinality())
     if count == tf.data.INFINITE_CARDINALITY:
         raise InputError(
@@ -146,7 +147,6 @@ def evaluation_batches(
             "the number of elements is unknown, and hosts with records of their own must know it. "
             "State it: dataset.apply(tf.data.experimental.assert_cardinality(number))."
         )
-    batch = global_batch if rows is not None else own_rows(hosts, global_batch)
     batches = dataset.batch(batch).map(lambda *parts: _padded(_element(parts), int(batch)))
     return _of_host(batches, global_batch, hosts, rows, count=known, records=records)
 
@@ -198,9 +198,17 @@ def _padded(batch: Any, global_batch: int) -> Any:
     return full if len(full) == 3 else (*full, mask)
 
 
-def _rows(hosts: Hosts, global_batch: int, per_host: bool) -> np.ndarray | None:
-    """This host's rows of the program's batches; None: all."""
-    return None if per_host else np.concatenate([*map(np.array, hosts.host_rows(global_batch))])
+def _rows(hosts: Hosts, global_batch: int, per_host: bool) -> tuple[np.ndarray | None, int]:
+    """This host's rows of the program's batches, None for all; and the size of these batches."""
+    if per_host:
+        return None, own_rows(hosts, global_batch)
+    if hosts.count > 1:
+        log.info(
+            "each of %d hosts runs this tf.data program completely, and keeps its rows. A program "
+            "that delivers only this host's records says per_host=True",
+            hosts.count,
+        )
+    return np.concatenate([*map(np.array, hosts.host_rows(global_batch))]), global_batch
 
 
 def _of_host(
@@ -230,12 +238,12 @@ def _of_host(
     )
     if records is not None:
         info = proven_by(info, records.info)
-    program = Program(partial(_run, batches, info.spec), info, hosts, rows)
+    program = Program(partial(_run, batches), info, hosts, rows)
     if records is not None and not alone:
         counts = host_counts(records, hosts.count)
         if counts[hosts.index] == count:  # as `examples` shares them: nothing is to be agreed on
             program = program.counted(counts)
-            batches = _lengthened(batches, info.spec, program.info.steps_per_epoch)
+            batches = _lengthened(batches, program.info.steps_per_epoch)
     dataset = batches.skip(start) if start else batches
     if not own and not np.array_equal(rows, np.arange(global_batch)):
         dataset = dataset.map(
@@ -249,14 +257,12 @@ def _of_host(
     return _carrying(dataset, program) if isinstance(dataset.element_spec, dict) else dataset
 
 
-def _lengthened(
-    batches: tf.data.Dataset, spec: Mapping[str, Any], steps: int | None
-) -> tf.data.Dataset:
+def _lengthened(batches: tf.data.Dataset, steps: int | None) -> tf.data.Dataset:
     """The batches, and as many of padding as are missing."""
-    pad = tf.nest.map_structure(
-        lambda leaf, like: tf.cast(leaf, like.dtype), padding(spec), batches.element_spec
-    )
     missing = (steps or 0) - int(batches.cardinality())
+    pad = tf.nest.map_structure(lambda leaf: tf.zeros(leaf.shape, leaf.dtype), batches.element_spec)
+    if isinstance(pad, dict) and INDEX in pad:
+        pad[INDEX] -= 1
     return batches.concatenate(tf.data.Dataset.from_tensors(pad).repeat(missing))
 
 
@@ -276,16 +282,12 @@ def _spec(batches: tf.data.Dataset, rows: np.ndarray | None) -> Mapping[str, Any
 
 
 def _run(
-    batches: tf.data.Dataset,
-    spec: Mapping[str, Any],
-    position: int,
-    state: Any,
-    steps: int | None,
+    batches: tf.data.Dataset, position: int, state: Any, steps: int | None
 ) -> tuple[Iterator[Any], int]:
     """See Run: from the beginning, because the state of a program is as large as its buffers."""
     del position, state
     if steps is not None:
-        batches = _lengthened(batches, spec, steps)
+        batches = _lengthened(batches, steps)
     return _arrays(batches.prefetch(DECODING).as_numpy_iterator(), steps), 0
 
 

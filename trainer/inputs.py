@@ -229,8 +229,8 @@ def as_input(source: object, context: InputContext) -> Input:
         return IterableInput(source, context.per_host_batch_size)
     raise InputError(
         f"input_fn returned a {type(source).__name__}. It must return a pipeline dataset "
-        "(pipeline.datasets.train_dataset), a tf.data.Dataset of dicts, or an iterable of dicts of "
-        "NumPy arrays."
+        "(pipeline.datasets.train_dataset), a program of tf.data or Grain, or an iterable of dicts "
+        "of NumPy arrays."
     )
 
 

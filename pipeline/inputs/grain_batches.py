@@ -3,7 +3,7 @@ is given."""
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any, SupportsIndex
 
@@ -29,7 +29,7 @@ def training_batches(dataset: Any, global_batch: int, hosts: Hosts = ONE_HOST) -
     whatever the number of hosts, and repeated: its shuffles and seeds know the epoch of an index
     beyond its length. Of a grain.IterDataset, a grain.DataLoader or an iterator, each host has its
     own, with records of this host only and repeated, as its user makes it; a run resumes on as many
-    hosts.
+    hosts. Grain's worker processes end with the run, but survive one that is killed with SIGKILL.
 
     A run resumes at the very next batch: by arithmetic, or by the iterator's state.
 
@@ -105,16 +105,11 @@ def _of_places(dataset: Any, global_batch: int, hosts: Hosts, *, epoch: bool) ->
         iterator = iter(grain.MapDataset.source(found).to_iter_dataset(options))
         return _Batches(iterator, spec, batched, left), position
 
-    info = InputInfo(
-        spec=_spec(example, len(rows), batched),
-        fingerprint=GRAIN,
-        start=0,
-        num_records=num_records if epoch else None,
-        steps_per_epoch=-(-num_records // global_batch) if epoch else None,
-        global_batch=global_batch,
-        endless=not epoch,
-        program="complete" if batched else "rows",
-    )
+    info = _info(_spec(example, len(rows), batched), global_batch, epoch)
+    if epoch:
+        steps = -(-num_records // global_batch)
+        info = replace(info, num_records=num_records, steps_per_epoch=steps)
+    info = replace(info, program="complete" if batched else "rows")
     return Program(run, info, hosts, rows if batched else None)
 
 
@@ -179,15 +174,7 @@ def _of_iterator(
             raise FingerprintError(f"Grain does not take the saved state: {error}") from error
         return _Batches(iterator, spec, batched, steps, epoch, ahead), position if state else 0
 
-    info = InputInfo(
-        spec=spec,
-        fingerprint=GRAIN,
-        start=0,
-        global_batch=global_batch,
-        endless=not epoch,
-        program="own",
-        host_records=count,
-    )
+    info = replace(_info(spec, global_batch, epoch), program="own", host_records=count)
     program = Program(run, info, hosts)
     return program if count is None or hosts.count > 1 else program.counted([count])
 
@@ -208,15 +195,12 @@ class _Batches(Iterator[Batch]):
 
     def __next__(self) -> Batch:
         size = self.spec[MASK].shape[0]
-        elements = [*islice(chain(self.ahead, self.iterator), 1 if self.batched else size)]
+        elements = islice(chain(self.ahead, self.iterator), 1 if self.batched else size)
+        parts = [self._rows(element) for element in elements]
         self.ahead = ()
-        if not elements and not (self.pads and self.steps):
+        if not parts and not (self.pads and self.steps):
             raise StopIteration
-        pads = dict(leaves(padding(self.spec)))
-        columns = {at: pad[:0] for at, pad in pads.items()}
-        if elements:
-            columns = self._columns([dict(leaves(_checked(each))) for each in elements])
-        missing = size - len(columns[MASK,])
+        missing = size - sum(len(part[MASK,]) for part in parts)
         if missing and not self.pads:
             raise StopIteration
         if self.steps is not None:
@@ -226,16 +210,18 @@ class _Batches(Iterator[Batch]):
                     "the Grain program has more examples than num_records says. Give their number."
                 )
         if missing:
-            columns = {at: np.concatenate([columns[at], pads[at][:missing]]) for at in columns}
-        return tree_of(columns.items())
+            parts.append({at: leaf[:missing] for at, leaf in leaves(padding(self.spec))})
+        first, *others = parts
+        if others:
+            first = {at: np.concatenate([part[at] for part in parts]) for at in first}
+        return tree_of(first.items())
 
-    def _columns(self, elements: Sequence[Mapping[Any, np.ndarray]]) -> dict[Any, np.ndarray]:
-        """Their arrays by path, with a mask."""
-        if self.batched:
-            rows = len(next(iter(elements[0].values())))
-            return {(MASK,): np.ones(rows, np.float32), **elements[0]}
-        masked = [{(MASK,): np.float32(1), **each} for each in elements]
-        return {at: np.stack([each[at] for each in masked]) for at in masked[0]}
+    def _rows(self, element: Any) -> dict[Any, np.ndarray]:
+        """Its arrays by path, as rows of a batch, with their mask."""
+        arrays = {at: np.asarray(leaf) for at, leaf in leaves(element)}
+        rows = arrays if self.batched else {at: leaf[None] for at, leaf in arrays.items()}
+        count = len(next(iter(rows.values())))
+        return {(MASK,): np.ones(count, np.float32), **rows}
 
     def get_state(self) -> Any:
         """Of Grain's iterator, after the last batch."""
@@ -261,6 +247,10 @@ def _checked(element: Any) -> dict[str, Any]:
                 "decode it, or leave it out, with `map`."
             )
     return arrays
+
+
+def _info(spec: Mapping[str, Any], global_batch: int, epoch: bool) -> InputInfo:
+    return InputInfo(spec, GRAIN, start=0, global_batch=global_batch, endless=not epoch)
 
 
 def _rows(element: Mapping[str, Any]) -> set[int]:

@@ -110,7 +110,7 @@ class Program:
     def counted(self, counts: Sequence[int]) -> "Program":
         """The same epoch, of which hosts have these numbers of records of their own: each delivers
         as many batches as that with the most."""
-        steps = -(-max(counts) // self.info.spec[MASK].shape[0])
+        steps = -(-max(counts) // own_rows(self.hosts, self.info.global_batch or 0))
         due = self.info.num_records or sum(counts)
         info = replace(self.info, num_records=due, steps_per_epoch=steps)
         return Program(self.run, info, self.hosts, self.rows)

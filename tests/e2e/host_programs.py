@@ -161,7 +161,8 @@ def own_programs(order):
         config = replace(settings(order), workdir=f"{order.workdir}/{name}")
         return Trainer(dense_task(), config)
 
-    for kind, (training, evaluation) in kinds.items():
+    for kind in order.kinds:
+        training, evaluation = kinds[kind]
         trained = trainer(kind).train(training, max_steps=STEPS)
         computed.clear()
         result = trainer(kind).evaluate(evaluation)

@@ -105,6 +105,15 @@ def test_tensorflow_does_not_cut_the_rows_of_a_host_again(images, make):
         assert make(images, hosts).options().experimental_distribute.auto_shard_policy == expected
 
 
+def test_the_log_says_what_a_complete_program_costs_on_several_hosts(caplog):
+    with caplog.at_level(logging.INFO, "pipeline"):
+        tf_data.evaluation_batches(numbers(9), 8)
+        tf_data.evaluation_batches(numbers(9), 8, Hosts(1, 2), per_host=True)
+        assert not caplog.text
+        tf_data.evaluation_batches(numbers(9), 8, Hosts(1, 2))
+    assert "each of 2 hosts runs this tf.data program completely" in caplog.text
+
+
 @pytest.mark.slow
 @settings(max_examples=examples(20), deadline=None)
 @given(

@@ -138,6 +138,21 @@ def test_an_evaluation_of_its_records_states_what_proves_it(images):
     assert crc % 2**32 == expected.info.expected_crc
 
 
+def test_pairs_for_keras_have_as_many_batches_on_every_host(numbers_of):
+    records = open_dataset(numbers_of(*SIZES))
+    masks = []
+    for host, own in enumerate(host_counts(records, 4)):
+        pairs = tf_data.examples(numbers_of(*SIZES), hosts=Hosts(host, 4)).map(
+            lambda element: (element["half"], element["number"])
+        )
+        batches = tf_data.evaluation_batches(
+            pairs, 8, Hosts(host, 4), per_host=True, records=records
+        )
+        masks.append(np.concatenate([mask for _, _, mask in batches.as_numpy_iterator()]))
+        assert masks[-1].sum() == own
+    assert {mask.shape for mask in masks} == {(12,)}  # 11 records at most, two in a batch
+
+
 @pytest.mark.parametrize(
     ("damage", "text"),
     [

@@ -211,7 +211,7 @@ class CommonEnd:
         digest = dict(self._read)[step]
         if digest is not None and any(dict(read).get(step) != digest for read, _ in hosts):
             raise DisagreementError(
-                f"the hosts' tf.data programs delivered different batches up to step {step}, but "
+                f"the hosts' programs delivered different batches up to step {step}, but "
                 "each must deliver the same, in the same order. Give every shuffle a seed, list "
                 "files with shuffle=False, leave out shard, and keep interleave and map "
                 "deterministic."

@@ -166,7 +166,8 @@ class Job:
             log.warning(
                 "the input does not state how many records it has, so one that it left out would "
                 "not be missed. For a tf.data program, use pipeline.tf_data.evaluation_batches, "
-                "and assert_cardinality if it reads files"
+                "and assert_cardinality if it reads files; for one of Grain, num_records of "
+                "pipeline.grain.evaluation_batches"
             )
         is_tf = hasattr(dataset, "as_numpy_iterator") and not hasattr(dataset, "infeed_input")
         if hosts.count > 1 and is_tf and not cut:
