@@ -241,8 +241,8 @@ def _of_host(
     program = Program(partial(_run, batches), info, hosts, rows)
     if records is not None and not alone:
         counts = host_counts(records, hosts.count)
-        if counts[hosts.index] == count:  # as `examples` shares them: nothing is to be agreed on
-            program = program.counted(counts)
+        if counts[hosts.index] == count:  # as `examples` shares them
+            program.agree_on(counts)
             batches = _lengthened(batches, program.info.steps_per_epoch)
     dataset = batches.skip(start) if start else batches
     if not own and not np.array_equal(rows, np.arange(global_batch)):

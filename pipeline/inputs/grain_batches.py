@@ -2,6 +2,7 @@
 is given."""
 
 import operator
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -14,6 +15,7 @@ from pipeline.hosts import ONE_HOST, Hosts
 from pipeline.inputs.batches import Batch
 from pipeline.inputs.input_info import InputInfo
 from pipeline.inputs.program import GRAIN, MASK, Program, own_rows, padding, proven_by
+from pipeline.logs import log
 from pipeline.sources.records import Records
 from pipeline.spec import NUMBERS, RESERVED, ArraySpec, delivered, leaves, mapped, tree_of
 
@@ -28,8 +30,8 @@ def training_batches(dataset: Any, global_batch: int, hosts: Hosts = ONE_HOST) -
     batch, if all arrays have its rows. A grain.MapDataset is shared by rows of the global batch,
     whatever the number of hosts, and repeated: its shuffles and seeds know the epoch of an index
     beyond its length. Of a grain.IterDataset, a grain.DataLoader or an iterator, each host has its
-    own, with records of this host only and repeated, as its user makes it; a run resumes on as many
-    hosts. Grain's worker processes end with the run, but survive one that is killed with SIGKILL.
+    own, with records of this host only and repeated, as its user makes it, and without partial
+    batches; a run resumes on as many hosts. Grain's worker processes survive SIGKILL of the run.
 
     A run resumes at the very next batch: by arithmetic, or by the iterator's state.
 
@@ -86,13 +88,13 @@ def _of_places(dataset: Any, global_batch: int, hosts: Hosts, *, epoch: bool) ->
             "the Grain dataset is endless, so no epoch of it is exact. Leave out its repeat()."
         )
     example = _checked(dataset[0])
-    batched = _rows(example) == {global_batch}
+    batched = _is_batch(example, global_batch)
     num_records = count
-    if batched:  # every host makes the complete batches, and keeps its rows
+    if batched and epoch:  # every host makes the complete batches, and keeps its rows
         num_records = (count - 1) * global_batch + max(_rows(_checked(dataset[count - 1])))
     chosen, every = ([0], 1) if batched else (rows.tolist(), global_batch)
     spec = _spec(example, global_batch if batched else len(rows), batched)
-    blank = {MASK: np.float32(0)} | mapped(np.zeros_like, example)
+    blank = mapped(lambda leaf: leaf[0], padding(spec))
 
     def run(position: int, state: Any, steps: int | None) -> tuple[Iterator[Any], int]:
         import grain
@@ -160,7 +162,7 @@ def _of_iterator(
     if not first:
         raise EmptySplitError(EMPTY)
     example = _checked(first[0])
-    batched = _rows(example) == {size}
+    batched = _is_batch(example, size)
     spec = _spec(example, size, batched)
 
     def run(position: int, state: Any, steps: int | None) -> tuple[Iterator[Any], int]:
@@ -172,11 +174,15 @@ def _of_iterator(
                 iterator.set_state(begin if state is None else state)
         except Exception as error:  # of any class: a state of another program
             raise FingerprintError(f"Grain does not take the saved state: {error}") from error
-        return _Batches(iterator, spec, batched, steps, epoch, ahead), position if state else 0
+        lent = iterator is dataset
+        batches = _Batches(iterator, spec, batched, steps, epoch, ahead, lent)
+        return batches, position if state else 0
 
     info = replace(_info(spec, global_batch, epoch), program="own", host_records=count)
     program = Program(run, info, hosts)
-    return program if count is None or hosts.count > 1 else program.counted([count])
+    if count is not None and hosts.count == 1:
+        program.agree_on([count])
+    return program
 
 
 @dataclass
@@ -184,7 +190,8 @@ class _Batches(Iterator[Batch]):
     """The batches of this spec that Grain's elements make.
 
     steps: how many there must be; None: as many as there are. pads: whether the last one is filled
-    up, rather than dropped. ahead: elements that come first."""
+    up, rather than dropped. ahead: elements that come first. lent: whether other passes need the
+    iterator, too."""
 
     iterator: Any
     spec: Mapping[str, Any]
@@ -192,6 +199,7 @@ class _Batches(Iterator[Batch]):
     steps: int | None
     pads: bool = True
     ahead: Sequence[Any] = ()
+    lent: bool = False
 
     def __next__(self) -> Batch:
         size = self.spec[MASK].shape[0]
@@ -228,8 +236,10 @@ class _Batches(Iterator[Batch]):
         return self.iterator.get_state()
 
     def close(self) -> None:
-        """Ends Grain's workers and threads."""
-        getattr(self.iterator, "close", lambda: None)()
+        """Ends Grain's workers and threads, without waiting for them: a stalled one never ends."""
+        if not self.lent:
+            end = getattr(self.iterator, "close", lambda: None)
+            threading.Thread(target=end, daemon=True).start()
 
 
 def _checked(element: Any) -> dict[str, Any]:
@@ -251,6 +261,12 @@ def _checked(element: Any) -> dict[str, Any]:
 
 def _info(spec: Mapping[str, Any], global_batch: int, epoch: bool) -> InputInfo:
     return InputInfo(spec, GRAIN, start=0, global_batch=global_batch, endless=not epoch)
+
+
+def _is_batch(element: Mapping[str, Any], rows: int) -> bool:
+    batched = _rows(element) == {rows}
+    log.info("the Grain dataset's elements are %s", "batches" if batched else "single examples")
+    return batched
 
 
 def _rows(element: Mapping[str, Any]) -> set[int]:

@@ -26,7 +26,7 @@ CRC = "_crc"
 TF_DATA = "a tf.data program"
 GRAIN = "a Grain program"
 # whose states and checksums are kept: the trainer saves a position when it has read further
-NEWEST = 2**14
+NEWEST = 2**13
 _NAMED = ("fingerprint", "global_batch")  # in a saved position
 
 Run = Callable[[int, Any, int | None], tuple[Iterator[Mapping[str, Any]], int]]
@@ -53,7 +53,7 @@ class Program:
         self.rows = rows
         # by position, of the newest pass or as restored
         self.crcs = dict[int, int]()
-        self.states = dict[int, Any]()
+        self.states = dict[int, str]()
 
     def batches(self, position: int, /) -> "ProgramBatches":
         """The batches after that many, which are read and dropped first, unless the program's
@@ -76,7 +76,7 @@ class Program:
         return named | {
             "batches": position,
             "crc32c": crcs,
-            "iterator": self.states.get(position),
+            "iterator": json.loads(self.states.get(position, "null")),
         }
 
     def restore(self, state: Mapping[str, Any], /) -> int:
@@ -101,19 +101,18 @@ class Program:
             raise FingerprintError(f"The saved position, {batches!r}, is not a number of batches.")
         self.crcs = {}
         self.states = {}
-        if alike:
+        if alike or self.info.program == "complete":  # whose hosts have the same
             crcs = enumerate(state.get("crc32c", ()), batches)
             self.crcs = {at: crc for at, crc in crcs if crc is not None}
-            self.states = {batches: state.get("iterator")}
+            self.states = {batches: json.dumps(state.get("iterator"))}
         return batches
 
-    def counted(self, counts: Sequence[int]) -> "Program":
-        """The same epoch, of which hosts have these numbers of records of their own: each delivers
-        as many batches as that with the most."""
+    def agree_on(self, counts: Sequence[int]) -> None:
+        """Hosts have these numbers of records of their own in an epoch: each delivers as many
+        batches as that with the most."""
         steps = -(-max(counts) // own_rows(self.hosts, self.info.global_batch or 0))
         due = self.info.num_records or sum(counts)
-        info = replace(self.info, num_records=due, steps_per_epoch=steps)
-        return Program(self.run, info, self.hosts, self.rows)
+        self.info = replace(self.info, num_records=due, steps_per_epoch=steps)
 
 
 class ProgramBatches(Iterator[Batch]):
@@ -127,13 +126,13 @@ class ProgramBatches(Iterator[Batch]):
         self._source = source
         self._position = position
         self._closed = False
-        state = source.states.get(position)
+        state = json.loads(source.states.get(position, "null"))
         state = state.encode("latin-1") if isinstance(state, str) else state
         self._iterator, self._at = source.run(position, state, source.info.steps_per_epoch)
         self._begun = self._at
         self._crc = source.crcs.get(self._at, 0) if self._at else 0
         self._crcs = source.crcs = {self._at: self._crc}
-        self._states = source.states = dict[int, Any]()
+        self._states = source.states = dict[int, str]()
 
     @property
     def skipped(self) -> int:
@@ -231,15 +230,14 @@ def own_rows(hosts: Hosts, global_batch: int) -> int:
     return rows
 
 
-def _kept(iterator: Any) -> Any:
-    """The state of a program's iterator for JSON, which has no bytes; None if there is none."""
+def _kept(iterator: Any) -> str:
+    """The state of a program's iterator as JSON, where bytes are a text; null if it has none."""
     state = getattr(iterator, "get_state", lambda: None)()
-    if isinstance(state, bytes):
-        return state.decode("latin-1")
+    text = state.decode("latin-1") if isinstance(state, bytes) else state
     try:
-        return json.loads(json.dumps(state, default=int))  # a copy
+        return json.dumps(text, default=int)
     except (TypeError, ValueError):
-        return None
+        return "null"
 
 
 def _narrowed(wide: np.ndarray) -> np.ndarray:

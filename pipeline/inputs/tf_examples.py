@@ -83,7 +83,7 @@ def examples(
             f"{records.info.name}: host {hosts.index} of {hosts.count} has none of its "
             f"{records.num_records} records, and cannot repeat them."
         )
-    features = {} if keys == () else feature_spec(records, keys)
+    features = feature_spec(records, keys)
     host_key = stateless.stateless_fold_in([seed, 0], hosts.index)
 
     def epoch(number: Any) -> tf.data.Dataset:
@@ -108,9 +108,9 @@ def feature_spec(data: Data | Sequence[Data], keys: Iterable[str] | None = None)
 
     Raises: as open_dataset; OptionError for unknown keys."""
     layout = open_dataset(data).layout
-    chosen_specs(layout, keys := () if keys is None else keys)  # checks them
     features = layout.features if isinstance(layout, Schema) and not layout.opaque else {}
-    return {key: parsing_of(features[key]) for key in keys or features}
+    chosen = features if keys is None else chosen_specs(layout, keys)
+    return {key: parsing_of(features[key]) for key in chosen if key in features}
 
 
 def parsing_of(feature: Feature) -> Any:
@@ -231,7 +231,7 @@ def _epoch(
         payloads, rows, numbers = shuffled(columns, within)
         lengths, crcs = tf.unstack(tf.reshape(tf.io.decode_raw(rows, tf.int32), (-1, 2)), axis=1)
         tf.debugging.assert_equal(
-            tf.strings.length(payloads), lengths, "a record has not the length of the index"
+            tf.strings.length(payloads), lengths, "a record's length differs from the index"
         )
         found = tf.io.parse_example(payloads, features) if features else {"record": payloads}
         index = tf.cast(numbers, tf.int32)

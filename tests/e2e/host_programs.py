@@ -1,9 +1,11 @@
 """What test_tf_programs_on_hosts.py has its processes do."""
 
+import signal
 from dataclasses import replace
 
 import jax
 import numpy as np
+from host_preemption import AtStep
 from host_task import LABEL, checksums, class_scores, dense_task, error_of, settings
 
 from trainer.trainer import Trainer
@@ -157,9 +159,9 @@ def own_programs(order):
         ),
     }
 
-    def trainer(name):
+    def trainer(name, *callbacks):
         config = replace(settings(order), workdir=f"{order.workdir}/{name}")
-        return Trainer(dense_task(), config)
+        return Trainer(dense_task(), config, callbacks=callbacks)
 
     for kind in order.kinds:
         training, evaluation = kinds[kind]
@@ -179,3 +181,6 @@ def own_programs(order):
                 "computed": evaluated,
             },
         )
+    if order.count > 1:
+        training, _ = kinds["IterDataset"]
+        trainer("signalled", AtStep(signal.SIGTERM)).train(training, max_steps=10**6)

@@ -83,16 +83,36 @@ def shards(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def own(run_hosts, shards):
-    """By number of processes, the reports of each of them; four devices in all."""
+def own_ended(run_hosts, shards):
+    """By number of processes, how each of them ended; four devices in all."""
     kinds = ["tf.data", "IterDataset"]
     kinds += ["tf.data, sharded by its user", "MapDataset"] if SWEEP else []
     order = {"timeout_seconds": 150, "host_timeout_seconds": 20.0, "data_dir": shards}
     order["kinds"] = kinds
     return {
-        count: [process.report for process in run_hosts("own_programs", count, 4 // count, **order)]
+        count: run_hosts("own_programs", count, 4 // count, **order)
         for count in ((1, 2, 4) if SWEEP else (2,))
     }
+
+
+@pytest.fixture(scope="module")
+def own(own_ended):
+    """By number of processes, their reports."""
+    return {
+        count: [
+            {kind: page for kind, page in process.report.items() if kind != "error"}
+            for process in ended
+        ]
+        for count, ended in own_ended.items()
+    }
+
+
+def test_hosts_that_are_asked_to_end_save_the_positions_of_all_first(own_ended):
+    for count, ended in own_ended.items():
+        for process in ended:
+            assert process.code == (75 if count > 1 else 0), process.printed
+            error = process.report.get("error", "")
+            assert ("is saved, and the same command resumes" in error) == (count > 1), error
 
 
 def test_hosts_with_records_of_their_own_train_the_same_bits_stopped_or_not(own):

@@ -176,7 +176,9 @@ def as_agreed(programs: list[Program]) -> list[Program]:
     if programs[0].info.steps_per_epoch is not None:
         return programs
     counts = [program.info.host_records or 0 for program in programs]
-    return [program.counted(counts) for program in programs]
+    for program in programs:
+        program.agree_on(counts)
+    return programs
 
 
 def saved(program: Program, position: int) -> dict[str, Any]:
@@ -192,7 +194,9 @@ def test_an_epoch_has_every_example_once_in_equally_many_full_batches_on_every_h
         assert program.info.program == kind.program
         assert (program.info.num_records, program.info.steps_per_epoch) == (RECORDS, steps)
         for _ in range(2):  # any pass is complete
-            batches = list(program.batches(0))
+            begun = program.batches(0)
+            batches = list(begun)
+            begun.close()
         assert len(batches) == steps
         for batch in batches:
             assert {batch["x"].shape, batch["_mask"].shape} == {(BATCH // count,)}
@@ -237,6 +241,10 @@ def test_hosts_resume_each_at_its_own_position_and_only_shared_examples_on_other
         again = kind.training(Hosts(host, 2), 1)
         first = next(again.batches(again.restore(states)))
         assert first["x"].tolist() == batches[10]["x"].tolist()
+    if kind.program == "complete":  # host 0 saves for all
+        other = kind.training(Hosts(1, 2), 2)
+        with pytest.raises(FingerprintError, match="which now delivers others"):
+            next(other.batches(other.restore(states["hosts"][0])))
     alone = kind.training(ONE_HOST, 1)
     if kind.program == "own":
         with pytest.raises(FingerprintError, match="that of 2 hosts, each with records of its own"):

@@ -177,7 +177,7 @@ def test_another_shard_in_place_of_one_is_an_error_where_lengths_or_numbers_diff
     first, second = sorted(Path(data).glob("validation-*"))
     dataset = tf_data.examples(data, "validation")
     first.write_bytes(second.read_bytes())
-    with pytest.raises(tf.errors.InvalidArgumentError, match="length of the index"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="length differs from the index"):
         list(dataset)
 
 

@@ -27,6 +27,7 @@ StoreError = jax.errors.JaxRuntimeError  # any method may raise it: the service 
 LOOK_SECONDS = 0.005  # between two looks; the feeder is chunks ahead, so nothing waits for them
 MARGIN = 2  # polls
 T = TypeVar("T")
+Wait = Callable[[Callable[[], Any], float], Any]
 
 
 @dataclass
@@ -87,7 +88,7 @@ class Exchange:
 
     store: Store
     call: int
-    wait: Callable[[Callable[[], Any], float], Any]
+    wait: Wait
 
     def __post_init__(self) -> None:
         self.index = self.store.index
@@ -110,22 +111,25 @@ class Exchange:
             )
         return posted[0]
 
-    def gather(self, name: str, value: Any, seconds: float) -> dict[int, Any]:
+    def gather(
+        self, name: str, value: Any, seconds: float, wait: Wait | None = None
+    ) -> dict[int, Any]:
         """The values that hosts tell within `seconds`, by host: all of them, or else those that
-        came."""
+        came. wait: instead of the exchange's own."""
         if self.count == 1:
             return {0: value}
         directory = self.tell(name, value)
-        self.wait(lambda: len(self.posted_by_host(directory)) == self.count or None, seconds)
+        told = lambda: len(self.posted_by_host(directory)) == self.count or None  # noqa: E731
+        (wait or self.wait)(told, seconds)
         return self.posted_by_host(directory)
 
-    def from_all(self, name: str, value: T, seconds: float) -> list[T]:
-        """The values of all hosts, in their order. HostError if one of them does not tell within
+    def from_all(self, name: str, value: T, seconds: float, wait: Wait | None = None) -> list[T]:
+        """The values of all hosts, in their order. HostError if one of them does not report within
         `seconds`."""
-        values = self.gather(name, value, seconds)
+        values = self.gather(name, value, seconds, wait)
         if len(values) < self.count:
             raise HostError(
-                f"{self.count - len(values)} of {self.count} hosts did not tell their {name} "
+                f"{self.count - len(values)} of {self.count} hosts did not report their {name} "
                 f"within {seconds:g} s: see their logs."
             )
         return [*values.values()]

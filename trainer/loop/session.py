@@ -20,6 +20,7 @@ from trainer.checkpointing.warm_start_loading import plan_loading
 from trainer.hosts.activity import Activity
 from trainer.hosts.exchange import Exchange, SharedDecisions
 from trainer.hosts.exits import WATCHER, Check, ending
+from trainer.hosts.failures import poll
 from trainer.hosts.supervisor import AGAIN, Supervisor
 from trainer.inputs import Input, InputFn
 from trainer.loop.dispatching import Dispatches, DispatchResult, Steps
@@ -68,18 +69,23 @@ class Session:
         with self.activity.doing(f"opening the input ({mode})"):
             opened = self.job.open(mode, input_fn, start_step, self.describe)
             info = opened.source.info
-            if info.host_records is None or info.steps_per_epoch is not None:
-                return opened
-            seconds = self.job.config.stall_seconds
-            counts = self.exchange.from_all("records", info.host_records, seconds)
-            return replace(opened, source=cast(Any, opened.source).counted(counts))
+            if info.program == "own" and info.host_records is not None:
+                seconds = self.job.config.stall_seconds
+                counts = self.exchange.from_all("records", info.host_records, seconds)
+                cast(Any, opened.source).agree_on(counts)
+            return opened
 
     def input_state(self, source: Input, position: Any) -> dict[str, Any]:
         """The state of an input there, to be saved; of every host, where they differ."""
         state = source.state(position)
         if source.info.program not in ("rows", "own"):
             return state
-        states = self.exchange.from_all("position", state, self.job.config.stall_seconds)
+
+        def wait(told: Callable[[], Any], seconds: float) -> None:
+            # A host that was asked to end saves first, as all others do.
+            poll(lambda: self.supervisor.check_failed() or told(), seconds)
+
+        states = self.exchange.from_all("position", state, self.job.config.stall_seconds, wait)
         return {"fingerprint": source.info.fingerprint, "hosts": states}
 
     @property
