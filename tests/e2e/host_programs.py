@@ -1,6 +1,7 @@
 """What test_tf_programs_on_hosts.py has its processes do."""
 
 import signal
+import time
 from dataclasses import replace
 
 import jax
@@ -8,10 +9,16 @@ import numpy as np
 from host_preemption import AtStep
 from host_task import LABEL, checksums, class_scores, dense_task, error_of, settings
 
+from trainer.callbacks import Callback
 from trainer.trainer import Trainer
 
 RECORDS, BATCH, STOP, STEPS = 75, 16, 10, 20
 RAW = "raw"
+
+
+class Late(Callback):
+    def on_loop_end(self, end):
+        time.sleep(0.3)
 
 
 def programs(order):
@@ -183,4 +190,5 @@ def own_programs(order):
         )
     if order.count > 1:
         training, _ = kinds["IterDataset"]
-        trainer("signalled", AtStep(signal.SIGTERM)).train(training, max_steps=10**6)
+        late = Late() if jax.process_index() else Callback()  # the first host waits for the others
+        trainer("signalled", AtStep(signal.SIGTERM), late).train(training, max_steps=10**6)
