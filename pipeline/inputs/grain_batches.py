@@ -176,7 +176,7 @@ def _of_iterator(
             raise FingerprintError(f"Grain does not take the saved state: {error}") from error
         lent = iterator is dataset
         batches = _Batches(iterator, spec, batched, steps, epoch, ahead, lent)
-        return batches, position if state else 0
+        return batches, 0 if state is None else position
 
     info = replace(_info(spec, global_batch, epoch), program="own", host_records=count)
     program = Program(run, info, hosts)
@@ -275,7 +275,7 @@ def _rows(element: Mapping[str, Any]) -> set[int]:
 
 
 def _spec(element: Mapping[str, Any], rows: int, batched: bool) -> dict[str, Any]:
-    """That of batches of so many rows."""
+    """The spec of batches of this many rows."""
     masks = {MASK: ArraySpec((rows,), RESERVED[MASK].dtype)}
     return masks | mapped(
         lambda leaf: ArraySpec((rows, *leaf.shape[batched:]), delivered(leaf.dtype)), element

@@ -5,9 +5,12 @@ pipeline.tf_data offers it."""
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from pipeline.checks import check_number
 from pipeline.errors import EmptySplitError, OptionError
 from pipeline.hosts import ONE_HOST, Hosts
+from pipeline.shards.frames import crc32c
 from pipeline.shards.naming import index_file
 from pipeline.shards.schema import Feature, Schema
 from pipeline.shards.split_index import INDEX_HEADER_BYTES, INDEX_ROW_BYTES
@@ -51,13 +54,13 @@ def examples(
     window_records: int = 1024,
     epochs: int | None = None,
 ) -> tf.data.Dataset:
-    """The records of this host, parsed one by one: a tf.data.Dataset of TFRecordDataset, interleave
-    and map, for programs of your own.
+    """The records of this host, parsed: a tf.data.Dataset of TFRecordDataset, interleave and map,
+    for programs of your own.
 
     Elements are dicts of tensors: the features; `_index` int32, the number of the record in the
-    data; and `_crc` uint32, its checksum in the index. TensorFlow compares each record with the
-    checksum beside it, and its length with that in the index. The dataset can be saved with
-    tf.train.Checkpoint, knows its cardinality, and tf.distribute does not shard it again.
+    data; and `_crc` uint32, its checksum, which must be that in the index. The dataset can be saved
+    with tf.train.Checkpoint, knows its cardinality, and tf.distribute does not shard it again. The
+    checksums are computed in this process, in Python, so tf.data's service cannot run it.
 
     data, split: as in open_dataset, of indexed TFRecord files where TensorFlow can read.
     hosts: each gets complete files, balanced by their records, or ranges of records where there are
@@ -125,7 +128,7 @@ def parsing_of(feature: Feature) -> Any:
 
 
 def host_counts(records: Records, hosts: int) -> list[int]:
-    """How many records each of so many hosts has."""
+    """The number of records of each host, if there are this many hosts."""
     return [sum(piece.size for piece in share) for share in shares(records, hosts)]
 
 
@@ -214,6 +217,10 @@ def _read(*fields: Any) -> tf.data.Dataset:
     return tf.data.Dataset.zip(payloads.skip(piece.skipped), rows, numbers)
 
 
+def _checksums(payloads: np.ndarray) -> np.ndarray:
+    return np.array([*map(crc32c, payloads)], np.uint32)
+
+
 def _epoch(
     pieces: Sequence[Piece], features: Mapping[str, Any], key: Any, streams: int, window: int
 ) -> tf.data.Dataset:
@@ -229,9 +236,10 @@ def _epoch(
     def parsed(number: Any, columns: tuple[Any, ...]) -> dict[str, Any]:
         within = None if key is None else stateless.stateless_fold_in(key, number)
         payloads, rows, numbers = shuffled(columns, within)
-        lengths, crcs = tf.unstack(tf.reshape(tf.io.decode_raw(rows, tf.int32), (-1, 2)), axis=1)
+        crcs = tf.reshape(tf.io.decode_raw(rows, tf.int32), (-1, 2))[:, 1]
+        read = tf.numpy_function(_checksums, [payloads], tf.uint32, stateful=False)
         tf.debugging.assert_equal(
-            tf.strings.length(payloads), lengths, "a record's length differs from the index"
+            tf.bitcast(read, tf.int32), crcs, "a record differs from the index"
         )
         found = tf.io.parse_example(payloads, features) if features else {"record": payloads}
         index = tf.cast(numbers, tf.int32)

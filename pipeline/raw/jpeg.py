@@ -21,7 +21,7 @@ VERIFY_LEVELS: tuple[Verify, ...] = ("header", "end", "decode")
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 _END = b"\xff\xd9"
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0..15 without DHT, JPG, DAC
-# no length follows RSTn, TEM and a stuffed zero, which is no marker: libjpeg skips it
+# RSTn and TEM have no length; nor has a stuffed zero, which is not a marker: libjpeg skips it
 _BARE_MARKERS = frozenset(range(0xD0, 0xD8)) | {0x00, 0x01}
 
 

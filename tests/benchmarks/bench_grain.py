@@ -193,7 +193,7 @@ def measure(side: str, name: str, data: str, seconds: float) -> None:
 
 
 def took(batches: Iterator[Any], seconds: float, least: int) -> tuple[int, float]:
-    """Takes batches for so many seconds, and at least so many. Their number, and the seconds."""
+    """Takes batches for these seconds, but at least `least`. Returns their number, and the seconds taken."""
     began = time.perf_counter()
     count = 0
     while count < least or time.perf_counter() - began < seconds:

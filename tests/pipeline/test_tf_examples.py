@@ -170,15 +170,19 @@ def test_damaged_shards_are_an_error(numbers_of, tmp_path, damage, text):
         list(dataset)
 
 
-def test_another_shard_in_place_of_one_is_an_error_where_lengths_or_numbers_differ(
-    images, tmp_path
-):
+def test_another_shard_in_place_of_one_is_an_error(images, numbers_of, tmp_path):
     data = shutil.copytree(images, tmp_path / "data")
     first, second = sorted(Path(data).glob("validation-*"))
     dataset = tf_data.examples(data, "validation")
     first.write_bytes(second.read_bytes())
-    with pytest.raises(tf.errors.InvalidArgumentError, match="length differs from the index"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="a record differs from the index"):
         list(dataset)
+    # of the same lengths, so that its size is as in the manifest
+    data = shutil.copytree(numbers_of(4, 4), tmp_path / "numbers")
+    first, second = sorted(Path(data).glob("train-*"))
+    first.write_bytes(second.read_bytes())
+    with pytest.raises(tf.errors.InvalidArgumentError, match="a record differs from the index"):
+        list(tf_data.examples(data, shuffle=True).take(8))
 
 
 @pytest.mark.parametrize("count", [0, 1, 12345, 10**6])
