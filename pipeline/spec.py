@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.checks import did_you_mean
-from pipeline.errors import OptionError, SchemaError
+from pipeline.errors import InputError, OptionError, SchemaError
 from pipeline.shards.schema import Feature, Schema
 
 BYTES = np.dtype(object)
@@ -158,6 +158,17 @@ def struct_columns(
 def delivered(dtype: np.dtype) -> np.dtype:
     """The dtype of a feature in a batch: 64 bits become 32, because JAX computes in 32 bits."""
     return _DELIVERED.get(dtype, dtype)
+
+
+def narrowed(array: np.ndarray) -> np.ndarray:
+    """The array with the dtype that is delivered. InputError for integers that do not fit it."""
+    narrow = array.astype(delivered(array.dtype), copy=False)
+    if narrow is not array and array.dtype.kind in "iu" and (narrow != array).any():
+        raise InputError(
+            f"the input delivers {array.dtype} numbers in {array.min()}..{array.max()}, which do "
+            f"not fit {narrow.dtype}. JAX computes in 32 bits; deliver smaller numbers."
+        )
+    return narrow
 
 
 def holds(dtype: np.dtype, value: float) -> bool:

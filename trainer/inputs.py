@@ -20,7 +20,8 @@ from pipeline.description import Description, renumberings
 from pipeline.errors import EmptySplitError, FingerprintError, InputError, OptionError
 from pipeline.hosts import Hosts
 from pipeline.inputs.input_info import InputInfo, Unbatched
-from trainer.mesh.batch_spec import NARROW, batch_struct, check_is_mapping
+from pipeline.spec import narrowed
+from trainer.mesh.batch_spec import batch_struct, check_is_mapping
 
 __all__ = [
     "CRC",
@@ -182,14 +183,17 @@ def _is_input(source: object) -> bool:
     return all(map(callable, methods)) and hasattr(source, "info")
 
 
+def _is_of_grain(source: object) -> bool:
+    return type(source).__module__.startswith("grain.")
+
+
 def as_function(given: InputFn) -> Callable[[InputContext], Made]:
     """A function of the context, whatever is given as input. Raises OptionError for what is
     none."""
     if callable(given):
         return partial(_called, given)
     is_input = _is_input(given) or isinstance(given, TfDataset)
-    of_grain = type(given).__module__.startswith("grain.")
-    if of_grain or (is_input and jax.process_count() == 1):
+    if _is_of_grain(given) or (is_input and jax.process_count() == 1):
         return lambda _: given
     raise OptionError(
         f"the input is a {type(given).__name__}{', and this run has several hosts' * is_input}. "
@@ -217,7 +221,7 @@ def as_input(source: object, context: InputContext) -> Input:
     source = getattr(source, "infeed_input", source)
     if _is_input(source):
         return cast(Input, source)
-    if type(source).__module__.startswith("grain."):
+    if _is_of_grain(source):
         from pipeline.inputs import grain_batches as of_grain
 
         trains = context.mode == "train"
@@ -267,17 +271,7 @@ def _completed(batch: Mapping[str, Any], host_batch: int) -> dict[str, Any]:
 
 def _narrowed(value: Any) -> np.ndarray:
     array = np.array(value)  # a copy: on CPU, JAX may use the memory of the original
-    narrow = None if jax.config.read("jax_enable_x64") else NARROW.get(array.dtype)
-    if narrow is None:
-        return array
-    if array.dtype.kind != "f" and array.size:
-        limits = np.iinfo(narrow)
-        if array.min() < limits.min or array.max() > limits.max:
-            raise InputError(
-                f"an array of {array.dtype} contains {array.min()}..{array.max()}, which does not "
-                f"fit {np.dtype(narrow)}. JAX computes in 32 bits; deliver smaller numbers."
-            )
-    return array.astype(narrow)
+    return array if jax.config.read("jax_enable_x64") else narrowed(array)
 
 
 def first_batches(source: Input, count: int, repeated_from: int | None = None) -> Input:

@@ -18,7 +18,7 @@ from pipeline.inputs.input_info import InputInfo
 from pipeline.logs import log
 from pipeline.shards.frames import crc32c_of
 from pipeline.sources.records import RecordsInfo
-from pipeline.spec import RESERVED, delivered, leaves, mapped, tree_of
+from pipeline.spec import RESERVED, leaves, mapped, narrowed, tree_of
 
 MASK = "_mask"
 INDEX = "_index"
@@ -146,9 +146,7 @@ class ProgramBatches(Iterator[Batch]):
         if self._at < self._position:
             self._drop()
         rows = self._source.rows
-        batch = mapped(
-            lambda leaf: _narrowed(leaf if rows is None else leaf[rows]), dict(self._read())
-        )
+        batch = mapped(lambda leaf: narrowed(leaf if rows is None else leaf[rows]), self._read())
         count = len(next(leaf for _, leaf in leaves(batch)))
         return {MASK: np.ones(count, np.float32)} | batch
 
@@ -238,13 +236,3 @@ def _kept(iterator: Any) -> str:
         return json.dumps(text, default=int)
     except (TypeError, ValueError):
         return "null"
-
-
-def _narrowed(wide: np.ndarray) -> np.ndarray:
-    narrow = wide.astype(delivered(wide.dtype), copy=False)
-    if wide.dtype.kind in "iu" and not np.array_equal(narrow, wide):
-        raise InputError(
-            f"the input delivers {wide.dtype} numbers in {wide.min()}..{wide.max()}, which do not "
-            f"fit {narrow.dtype}. JAX computes in 32 bits; deliver smaller numbers."
-        )
-    return narrow

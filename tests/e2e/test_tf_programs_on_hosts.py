@@ -15,7 +15,7 @@ from pipeline.shards.schema import Feature, Schema
 
 pytestmark = pytest.mark.slow
 
-RECORDS = 75
+RECORDS, BATCH, STEPS = 75, 16, 120  # as in host_programs
 
 
 @pytest.fixture(scope="module")
@@ -137,3 +137,10 @@ def test_hosts_with_records_of_their_own_count_each_once_and_compute_no_others(o
             # the first of each host is looked at before
             assert len(computed) <= 1.1 * RECORDS * complete, (count, kind)
             assert set(computed) == set(range(RECORDS))
+
+
+def test_hosts_that_train_on_their_share_of_the_shards_compute_no_others(own):
+    for reports in own.values():
+        shares = [report["tf.data"]["computed in training"] for report in reports]
+        assert sum(map(len, shares)) <= 1.1 * STEPS * BATCH
+        assert sorted(itertools.chain.from_iterable(map(set, shares))) == [*range(RECORDS)]

@@ -95,7 +95,7 @@ def test_a_plain_iterable_may_reuse_its_arrays_and_is_closed():
 
 def test_an_integer_over_32_bits_is_refused_not_cut():
     with pytest.raises(
-        InputError, match=r"int64 contains 5\.\.4294967296, which does not fit int32"
+        InputError, match=r"int64 numbers in 5\.\.4294967296, which do not fit int32"
     ):
         IterableInput([{"id": np.array([5, 2**32])}], 2)
 

@@ -14,12 +14,7 @@ import numpy as np
 
 from pipeline.checks import did_you_mean
 from pipeline.errors import InputError, OptionError
-
-NARROW = {
-    np.dtype(np.int64): np.int32,
-    np.dtype(np.uint64): np.uint32,
-    np.dtype(np.float64): np.float32,
-}
+from pipeline.spec import delivered
 
 
 def named_leaves(tree: Any) -> dict[str, Any]:
@@ -39,8 +34,8 @@ def batch_struct(spec: Mapping[str, Any]) -> dict[str, Any]:
         lambda x: jax.ShapeDtypeStruct(tuple(x.shape), np.dtype(x.dtype)), dict(spec)
     )
     for name, leaf in named_leaves(struct).items():
-        if leaf.dtype in NARROW and not jax.config.read("jax_enable_x64"):
-            narrow = np.dtype(NARROW[leaf.dtype])
+        narrow = delivered(leaf.dtype)
+        if narrow != leaf.dtype and not jax.config.read("jax_enable_x64"):
             raise InputError(
                 f"the batch's {name} is {leaf.dtype}, which JAX would cut to 32 bits. Deliver "
                 f"{narrow}."
