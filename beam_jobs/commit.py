@@ -179,8 +179,9 @@ def _rejected_message(
         f"{job.max_bad_records}:"
     )
     for line in rejected[:10]:
-        is_file = line.uri.rpartition("/")[2] == line.key.rpartition("/")[2]
-        yield f"  {line.uri if is_file else line.key}: {line.error}"
+        name = line.uri.rpartition("/")[2]
+        place = "" if f"/{name}:" in f"{line.key}:" else f"{line.key}: "
+        yield f"  {line.uri}: {place}{line.error}"
     if len(rejected) > 10:
         yield f"  and {len(rejected) - 10} more"
     yield (

@@ -24,6 +24,7 @@ from trainer.task import (
     Target,
     Task,
     Variables,
+    check_called,
     copied,
     kind_of,
 )
@@ -67,6 +68,7 @@ def nnx_task(
             f"trainer chooses: lambda rngs: {kind}(..., rngs=rngs)."
         )
     check_choice("precision", precision, DTYPES)
+    check_called("loss", loss, "model, batch")
     dtype, compute_dtype = DTYPES[precision]
     with ShortErrors():
         abstract = nnx.eval_shape(lambda: make_model(nnx.Rngs(0)))
@@ -115,7 +117,7 @@ def nnx_task(
         init,
         loss_fn,
         optimizer,
-        dict(metrics or {}),
+        metrics or {},
         partition,
         None if predict is None else predict_fn,
         augment,

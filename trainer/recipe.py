@@ -68,7 +68,7 @@ class Recipe(ABC):
     """evaluate-continuously ends when no new checkpoint has appeared for this long, or after that
     of max_steps."""
     show_state: bool = False
-    """Print the arrays of the training's state, with dtype and shape, how each is split over the
+    """Print the arrays of the run's state, with dtype and shape, how each is split over the
     devices, how the optimizer treats each parameter, and the bytes per device; then end."""
     checkpoint_path: str | None = None
     """For evaluate, predict, export and sample: another work directory, or a checkpoint in it,
@@ -351,7 +351,7 @@ class DataRecipe(Recipe):
         max_steps is missing."""
         ends = (self.trainer.max_steps, self.trainer.max_epochs, self.trainer.fast_dev_run)
         if self.mode == "train" and not any(ends):
-            raise OptionError("the training needs an end. Give --max-steps or --max-epochs.")
+            raise OptionError("the run needs an end. Give --max-steps or --max-epochs.")
         super().check()
         if self.mode == "train":
             workdir = self.trainer.workdir

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ContextDecorator
 from dataclasses import dataclass, field, replace
+from inspect import signature
 from typing import Any, NamedTuple
 
 import jax
@@ -87,6 +88,15 @@ def kind_of(value: Any) -> str:
     return f"a {type(value).__name__}" + (
         f" of {len(value)}" if isinstance(value, (tuple, list)) else ""
     )
+
+
+def check_called(what: str, function: Callable[..., Any], arguments: str) -> None:
+    """Raises OptionError unless a function of the user's takes these arguments. what: its name in
+    the message."""
+    try:
+        signature(function).bind(*arguments.split(", "))
+    except TypeError as error:
+        raise OptionError(f"{what} is called with ({arguments}): {error}.") from error
 
 
 LossFn = Callable[[Variables, Batch, Array, bool], tuple[Array, Variables, Any]]

@@ -66,6 +66,10 @@ class Trainer:
             raise OptionError(
                 f"callbacks is a {type(callbacks).__name__}. Give a list: callbacks=[...]."
             )
+        for callback in callbacks:
+            if isinstance(callback, type):
+                name = callback.__name__
+                raise OptionError(f"callbacks has the class {name}. Give an object: {name}(...).")
         self.config = config
         self._warm_start = warm_start or WarmStart()
         if config.compilation_cache_dir:
@@ -88,7 +92,12 @@ class Trainer:
         self._job.check_microbatches()
         workers = config.input_workers
         if workers != "auto" and workers > (cores := num_cores()):
-            log.warning("input_workers=%d, but this process may use %d cores", workers, cores)
+            log.warning(
+                "%d input workers, but this process may use %d cores. 'auto', the default, "
+                "measures how many help",
+                workers,
+                cores,
+            )
         if config.fast_dev_run:
             log.warning(
                 "fast_dev_run: trains %d steps; evaluates and predicts one batch with an untrained "

@@ -46,7 +46,7 @@ def first_few(names: Iterable[str]) -> str:
 def is_hidden(name: str) -> bool:
     """Whether to ignore a file or folder: hidden ones, and what macOS and Windows add to zips and
     folders."""
-    return name.startswith(".") or name in ("__MACOSX", "Thumbs.db", "desktop.ini")
+    return name.startswith(".") or name.lower() in ("__macosx", "thumbs.db", "desktop.ini")
 
 
 def chosen(raw_data_dir: str, splits: Sequence[str], existing: Collection[str]) -> Sequence[str]:

@@ -7,7 +7,7 @@ rotation, as in other readers. Transparent pixels keep their colour."""
 import contextlib
 import io
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -150,7 +150,8 @@ class _Decode(ImageOp):
     shape: tuple[int, int, int] = (224, 224, 3)
 
     def __post_init__(self) -> None:
-        if len(self.shape) != 3 or self.shape[2] not in (1, 3) or min(self.shape) < 1:
+        shape = self.shape if isinstance(self.shape, Sequence) else ()
+        if len(shape) != 3 or shape[2] not in (1, 3) or min(shape) < 1:
             raise OptionError(
                 f"{self!r}: shape must be (height, width, 1) for grey or (height, width, 3) for "
                 "RGB."

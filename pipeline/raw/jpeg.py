@@ -71,7 +71,7 @@ def frame_header(data: bytes) -> tuple[int, int, int]:
     """(height, width, components) from the SOF segment, the one that libjpeg finds. Raises
     Reject."""
     if not data.startswith(b"\xff\xd8"):
-        raise Reject("not a JPEG or PNG file")
+        raise Reject("not a JPEG or PNG file. Convert it to one, or leave it out")
     position = 2
     try:
         while True:

@@ -72,11 +72,11 @@ def spoil_duplicate(raw):
 BAD_RECORDS = {
     "truncated": (
         spoil_truncated,
-        r"1 bad record;.*\n  train/n00000002/n00000002_1\.JPEG: truncated or damaged JPEG",
+        r"1 bad record;.*\n  \S+\.tar: train/n00000002/n00000002_1\.JPEG: truncated or damaged JPEG",
     ),
     "duplicate": (
         spoil_duplicate,
-        r"1 bad record;.*\n  train/n00000001/n00000001_1\.JPEG: duplicate key: another record",
+        r"1 bad record;.*\n  \S+\.tar: train/n00000001/n00000001_1\.JPEG: duplicate key: another record",
     ),
 }
 

@@ -213,7 +213,7 @@ def test_an_evaluation_has_the_options_of_the_training_and_a_resumed_one_says_wh
     result = json.loads((workdir / "eval_result.json").read_text())
     predict_records(workdir, "images", shards, *others)
     train(workdir, "images", shards, *others, "--mode=evaluate")
-    assert caplog.messages.count("as in the training: num_classes 10, size 16, widths (2, 4)") == 2
+    assert caplog.messages.count("as in the run: num_classes 10, size 16, widths (2, 4)") == 2
     assert json.loads((workdir / "eval_result.json").read_text())["loss"] == result["loss"]
     capsys.readouterr()
     assert (
@@ -386,7 +386,7 @@ def test_what_cannot_be_read_or_is_refused_is_named_and_the_rest_predicted(
     assert lines[0]["probability"] == pytest.approx(probability, rel=1e-6)
     for file, problem in {
         f"{odd}/cut.jpg": "truncated",
-        f"{odd}/notes.txt and 1 more": "not a JPEG or PNG file",
+        f"{odd}/notes.txt and 1 more": "not a JPEG or PNG file. Convert it to one, or leave it out",
         f"{odd}/large.jpg": "'image/encoded' is a JPEG of a size other than the 32 x 32 of",
         f"{odd}/huge.jpg": "more than 537 MB",
         f"{odd}/empty.csv": f"{odd}/empty.csv has no header",

@@ -201,6 +201,7 @@ def test_a_png_that_claims_to_be_huge_is_not_decoded_and_a_jpeg_is_none(example)
             lambda: ops.DecodeJpeg("encoded", shape=(6, 8, 4)),
             r"shape must be \(height, width, 1\) for grey",
         ),
+        (lambda: ops.DecodeJpeg("encoded", shape=6), "shape must be"),  # pyright: ignore[reportArgumentType]
         (lambda: ops.DecodeJpeg("encoded", shape=(6, 8)), "shape must be"),  # pyright: ignore[reportArgumentType]
         (
             lambda: ops.DecodePng("png", shape=(6, 8, 4)),

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 from host_batches import assert_same
 
 from pipeline.datasets import eval_dataset, train_dataset
@@ -22,6 +23,7 @@ from trainer.config import TrainerConfig
 from trainer.inputs import InputContext, IterableInput, as_function, as_input, first_batches
 from trainer.mesh.batch_spec import batch_struct, check_batch
 from trainer.metrics.classes import Accuracy
+from trainer.nnx_task import nnx_task
 from trainer.trainer import Trainer
 
 CONTEXTS = [InputContext("train", 8, 4, 4, Hosts(host, 2), 5, 0, 60.0) for host in range(2)]
@@ -161,17 +163,28 @@ def test_a_metric_that_is_not_one_value_a_record_is_named_as_a_metric(
 
 
 def test_an_input_that_is_not_a_function_is_refused(dense_task, config):
-    with pytest.raises(
-        OptionError,
-        match=r"the input is a list\. Give a function that makes it.*, or a train_dataset",
+    for given, kind in (
+        ([{}], "list"),
+        (iter([{}]), "list_iterator"),
+        ((_ for _ in ()), "generator"),
     ):
-        Trainer(dense_task, config()).train([{}], steps=1)
+        with pytest.raises(
+            OptionError,
+            match=rf"the input is a {kind}\. Give a function that makes it.*, or a train_dataset",
+        ):
+            Trainer(dense_task, config()).train(given, steps=1)
 
 
 def test_arguments_in_the_wrong_place_or_form_are_named_with_the_right_one(
     dense_task, vector_input, config
 ):
     def three(variables, batch, rng):
+        raise AssertionError
+
+    def make_model(rngs):
+        return nnx.Linear(2, 2, rngs=rngs)
+
+    def nnx_loss(model, batch):
         raise AssertionError
 
     for call, text in (
@@ -184,6 +197,18 @@ def test_arguments_in_the_wrong_place_or_form_are_named_with_the_right_one(
             r"callbacks is a Callback\. Give a list",
         ),
         (
+            lambda: Trainer(dense_task, config(), callbacks=[Callback]),
+            r"callbacks has the class Callback\. Give an object: Callback\(",
+        ),
+        (
+            lambda: nnx_task(make_model, lambda model: 0, optax.sgd(0.1)),
+            r"loss is called with \(model, batch\): too many positional arguments",
+        ),
+        (
+            lambda: nnx_task(make_model, nnx_loss, optax.sgd(0.1), [Accuracy("y")]),
+            r"metrics is a list of 1\. Give a dict of names",
+        ),
+        (
             lambda: replace(dense_task, metrics=[Accuracy("y")]),
             r"metrics is a list of 1\. Give a dict of names",
         ),
@@ -193,7 +218,7 @@ def test_arguments_in_the_wrong_place_or_form_are_named_with_the_right_one(
         ),
         (
             lambda: Trainer(replace(dense_task, loss_fn=three), config()),
-            r"loss_fn is called as loss_fn\(variables, batch, rng, train\): too many positional arguments",
+            r"loss_fn is called with \(variables, batch, rng, train\): too many positional arguments",
         ),
         (
             lambda: Trainer(dense_task, config()).train(
@@ -219,11 +244,11 @@ def test_an_input_that_is_waited_for_and_more_workers_than_cores_are_told_with_w
 
     Trainer(dense_task, config(log_every=2, iterations_per_loop=2)).train(slow)
     assert re.search(
-        r"waited for its input for \d\d+ % of the time\. input_workers and cache may help: see",
+        r"waited for its input for \d\d+ % of the time\. More input workers or a cache may help: see",
         caplog.text,
     )
     Trainer(dense_task, config(input_workers=999))
-    assert f"input_workers=999, but this process may use {num_cores()} cores" in caplog.text
+    assert f"999 input workers, but this process may use {num_cores()} cores" in caplog.text
 
 
 def test_a_long_run_that_waits_is_told_before_its_end(

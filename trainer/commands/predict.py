@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--step", help="which checkpoint: a number, or best (default: the newest)")
     parser.add_argument(
-        "--recipe", metavar="MODULE:CLASS", help="the recipe of the training, if it is not infeed's"
+        "--recipe", metavar="MODULE:CLASS", help="the recipe of the run, if it is not infeed's"
     )
     parser.add_argument(
         "--apply-orientation", action="store_true", help="turn images upright according to EXIF"

@@ -79,7 +79,7 @@ def as_trained(recipe: Recipe, name: str, options: Sequence[str]) -> Recipe:
         then = _own(_recorded_recipe(command, type(recipe), recipe.mode))
         now = _own(recipe)
     except InfeedError as error:
-        log.warning("the options of the training are not known: %s", str(error))
+        log.warning("the options of the run are not known: %s", str(error))
         return recipe
     changed = {key: value for key, value in now.items() if value != then[key]}
     if recipe.mode == "train":
@@ -100,7 +100,7 @@ def as_trained(recipe: Recipe, name: str, options: Sequence[str]) -> Recipe:
         if key not in flags and (is_ours(name) or _names_no_code(then[key]))
     }
     if shown := [f"{key} {value}" for key, value in missing.items() if not is_dataclass(value)]:
-        log.info("as in the training: %s", ", ".join(shown))
+        log.info("as in the run: %s", ", ".join(shown))
     return replace(recipe, **missing)
 
 

@@ -76,8 +76,7 @@ def export(
     model = options.model or job.config.evaluated_model
     if model == "ema" and not job.config.averages:
         raise OptionError(
-            "model='ema', but the training averages no parameters. Set ema_decay, or export "
-            "'params'."
+            "model='ema', but the run averages no parameters. Set ema_decay, or export 'params'."
         )
     variables = model_of(state, model)
     with job.naming_batch(opened):

@@ -4,7 +4,6 @@ their inputs."""
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from inspect import signature
 from typing import Any, Literal
 
 import jax
@@ -33,7 +32,7 @@ from trainer.mesh.batch_spec import batch_struct, named_leaves
 from trainer.mesh.placement import Placement
 from trainer.reports.segments import Command
 from trainer.step.state import abstract_state, init_state
-from trainer.task import Step, Task, TrainState, kind_of
+from trainer.task import Step, Task, TrainState, check_called, kind_of
 
 log = logger("trainer")
 
@@ -328,11 +327,5 @@ def _check_task(task: object) -> None:
             f"the task's optimizer is {kind_of(optimizer)}. Give one of optax: "
             f"optax.adam(1e-3).{hint}"
         )
-    called = {"init": "rng, batch_spec", "loss_fn": "variables, batch, rng, train"}
-    for name, arguments in called.items():
-        try:
-            signature(getattr(task, name)).bind(*arguments.split(", "))
-        except TypeError as error:
-            raise OptionError(
-                f"the task's {name} is called as {name}({arguments}): {error}."
-            ) from error
+    check_called("the task's init", task.init, "rng, batch_spec")
+    check_called("the task's loss_fn", task.loss_fn, "variables, batch, rng, train")

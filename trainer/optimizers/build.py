@@ -70,7 +70,7 @@ def learning_rate(config: OptimizerConfig, run: Run) -> optax.Schedule:
     warmup = steps_of(config.warmup, run)
     if warmup >= run.max_steps and config.schedule != "constant":
         raise OptionError(
-            f"warmup={config.warmup!r} takes {warmup} steps, but the training has {run.max_steps}. "
+            f"warmup={config.warmup!r} takes {warmup} steps, but the run has {run.max_steps}. "
             "Shorten it."
         )
     steps = run.max_steps - warmup

@@ -49,7 +49,7 @@ class OptimizerConfig:
     """How the learning rate falls after the warm-up, to final_rate at the last step. step: by
     decay_factor at each of decay_at."""
     warmup: str = "10%"
-    """How long it rises linearly from 0: steps ("500"), or a share of the training ("10%")."""
+    """How long it rises linearly from 0: steps ("500"), or a share of the run ("10%")."""
     final_rate: float = 0.0
     """The learning rate at the end of the schedule, as a share of the highest."""
     decay_power: Fixed[float] = 2.0
@@ -96,7 +96,7 @@ class OptimizerConfig:
         check_number("base_batch_size", self.base_batch_size, at_least=1)
         if self.clip_norm == 0:
             raise OptionError(
-                "clip_norm=0.0 would stop the training. Give a norm above 0, or leave it out."
+                "clip_norm=0.0 would stop training. Give a norm above 0, or leave it out."
             )
         for length in (self.warmup, *self.decay_at):
             _parsed_length(length)
@@ -130,6 +130,6 @@ def _parsed_length(length: str) -> tuple[float, str]:
     match = LENGTH.fullmatch(length)
     if match is None or (not match[2] and "." in match[1]):
         raise OptionError(
-            f"{length!r} is not a length. Give steps (500) or a share of the training (10%)."
+            f"{length!r} is not a length. Give steps (500) or a share of the run (10%)."
         )
     return float(match[1]), match[2]

@@ -160,7 +160,7 @@ def test_the_rate_is_scaled_with_the_batch_size(scaling, factor):
 
 def test_a_warmup_longer_than_the_training_is_refused():
     with pytest.raises(
-        OptionError, match="warmup='100%' takes 1000 steps, but the training has 1000. Shorten it"
+        OptionError, match="warmup='100%' takes 1000 steps, but the run has 1000. Shorten it"
     ):
         rates([0], warmup="100%")
 

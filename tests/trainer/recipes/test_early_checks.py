@@ -80,7 +80,7 @@ def test_a_shard_that_is_missing_or_truncated_is_named_before_anything_is_traine
         ("byte_lm", ("--attention", "cudnn"), "attention=cudnn computes in 16 bits"),
         ("char_lm", ("--dropout", "1"), "dropout=1.0"),
         ("char_lm", ("--num-samples", "0"), "--num-samples=0"),
-        ("digits", ("--max-steps", "None"), "the training needs an end"),
+        ("digits", ("--max-steps", "None"), "the run needs an end"),
         ("digits", ("--checkpoint-path", "runs/a"), "--checkpoint-path='runs/a' with --mode=train"),
         (
             "images",
