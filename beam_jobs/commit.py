@@ -180,8 +180,9 @@ def _rejected_message(
     )
     for line in rejected[:10]:
         name = line.uri.rpartition("/")[2]
-        place = "" if f"/{name}:" in f"{line.key}:" else f"{line.key}: "
-        yield f"  {line.uri}: {place}{line.error}"
+        _, is_own, number = line.key.rpartition(f"/{name}")
+        place = number if is_own else f": {line.key}"
+        yield f"  {line.uri}{place}: {line.error}"
     if len(rejected) > 10:
         yield f"  and {len(rejected) - 10} more"
     yield (

@@ -72,7 +72,7 @@ class Source:
         uri = self.origin or self.uri
         if self.group and (count := len(files_of(self))) > 1:
             return f"one of {count:,} files starting with {uri}"
-        return f"{uri} ({self.tag})" if self.tag else uri
+        return uri if uri.endswith(self.tag) else f"{uri} ({self.tag})"
 
     @property
     def guessed_bytes(self) -> int:

@@ -18,7 +18,7 @@ from beam_jobs.launch import exit_with
 from beam_jobs.summary import check_places
 from converters.command_line import chosen_splits, conversion_parser, parsed, run
 from converters.images.image_records import add_image_options, to_jpeg_of
-from converters.raw.files import SPLITS, held_out_of, read_class_names
+from converters.raw.files import SPLITS, held_out_of, left_out, read_class_names
 from converters.table.columns import (
     ALL,
     CLASS_NAME,
@@ -29,11 +29,12 @@ from converters.table.columns import (
     given_values,
 )
 from converters.table.converter import ImageTableConverter
-from converters.table.layouts import check_columns, check_delimiter, find_tables
+from converters.table.layouts import check_columns, find_tables, table_format
 from converters.table.row_converter import RowConverter
 from pipeline.commands.command import Console
 from pipeline.errors import LabelError, OptionError
-from pipeline.raw.rows import is_json
+from pipeline.raw.rows import Table, is_json
+from pipeline.storage.storage import join
 
 EXAMPLES = (
     "--raw-data-dir=tables --output=shards --image-column=file --label-column=animal",
@@ -41,6 +42,11 @@ EXAMPLES = (
         "--raw-data-dir=houses --output=rows --columns=city=category,note=skip "
         "--validation-fraction=0.1"
     ),
+)
+_OF_OTHERS = "columns of other tables (--columns NAME=skip leaves one out)"
+_NO_SPLIT = (
+    "The names of tables begin with a split. Rename those with records (train-1.csv), or give "
+    "--validation-fraction to convert all as one set. --label-file names a list of classes."
 )
 
 
@@ -52,36 +58,45 @@ def main(argv: Sequence[str] | None = None) -> int:
     splits = chosen_splits(args, SPLITS)
     check_places(args.raw_data_dir, args.output)
     held_out = held_out_of(args)
-    tables = find_tables(args.raw_data_dir, splits, held_out)
-    check_columns(tables.paths, required, args.delimiter)
-    notices = [_not_converted(path) for path in tables.others if path != args.label_file]
-    shared = (args.key_column, args.delimiter, held_out, to_jpeg)
+    format = table_format(args.delimiter, args.decimal, args.encoding, args.missing_values)
+    of_images = bool(args.image_column)
+    raw = find_tables(args.raw_data_dir, splits, held_out, format, of_images=of_images)
+    check_columns(raw.tables, required)
+    others = [name for name in raw.others if join(args.raw_data_dir, name) != args.label_file]
+    notices = [*left_out(others, _NO_SPLIT), *raw.notices]
+    shared = (args.key_column, format, held_out, to_jpeg)
     with Console().status("looking at the columns"):  # reads every row of every table
         if args.image_column:
-            converter = ImageTableConverter(args.image_column, _target(args, tables.paths), *shared)
+            converter = ImageTableConverter(args.image_column, _target(args, raw.tables), *shared)
         elif args.text_column:
             text = Column(args.text_column, "text", key="text", required=True)
-            converter = RowConverter((text, *_target(args, tables.paths)), *shared, "text_table")
+            columns = (text, *_target(args, raw.tables))
+            converter = RowConverter(columns, *shared, "text_table")
         else:
-            converter = RowConverter(_all_columns(args, tables.paths), *shared)
-            notices = ["columns: " + ", ".join(map(str, converter.columns)), *notices]
-    return run(args, converter, tables.sources, notices=notices)
+            columns = _all_columns(args, raw.tables)
+            converter = RowConverter((*columns,), *shared)
+            seen = (f"{column}{examples}" for column, examples in columns.items())
+            notices = ["columns: " + ", ".join(seen), *notices]
+    return run(args, converter, raw.sources, notices=notices)
 
 
-def _all_columns(args: argparse.Namespace, paths: Sequence[str]) -> tuple[Column, ...]:
-    """All columns; each becomes a feature."""
+def _all_columns(args: argparse.Namespace, tables: Sequence[Table]) -> Mapping[Column, str]:
+    """All columns, each of which becomes a feature, and what was seen of their cells."""
     label = args.label_column
     missing = given_values("--missing", args.missing)
     kinds = given_values("--columns", args.columns, KINDS)
     defaults = dict.fromkeys(missing, kinds.get(ALL)) | ({label: "category"} if label else {})
     kinds = defaults | kinds
-    columns = [
-        replace(column, missing=missing.get(column.name))
-        for column in find_columns(paths, args.delimiter, kinds)
-    ]
-    headers = [path for path in paths if not is_json(path)]
-    check_columns(headers, {"--columns": [column.name for column in columns]}, args.delimiter)
-    return tuple(_as_label(args, column) if column.name == label else column for column in columns)
+    columns = {
+        replace(column, missing=missing.get(column.name)): seen
+        for column, seen in find_columns(tables, kinds).items()
+    }
+    headers = [table for table in tables if not is_json(table.uri)]
+    check_columns(headers, {_OF_OTHERS: [column.name for column in columns]})
+    return {
+        _as_label(args, column) if column.name == label else column: seen
+        for column, seen in columns.items()
+    }
 
 
 def _as_label(args: argparse.Namespace, column: Column) -> Column:
@@ -91,14 +106,6 @@ def _as_label(args: argparse.Namespace, column: Column) -> Column:
     if column.kind == "category" and not names:
         raise LabelError(f"no table has a label in column {column.name!r}.")
     return replace(column, names=names, required=True)
-
-
-def _not_converted(path: str) -> str:
-    return (
-        f"{path} is not converted: its name does not begin with a split. If it lists the classes, "
-        f"one per line, give --label-file={path}. If its rows are records, rename it "
-        "(train-1.csv), or give --validation-fraction to convert all tables as one set."
-    )
 
 
 def _required_columns(args: argparse.Namespace) -> Mapping[str, Sequence[str]]:
@@ -115,7 +122,6 @@ def _required_columns(args: argparse.Namespace) -> Mapping[str, Sequence[str]]:
         raise OptionError(
             "--label-file names the classes of --label-column or --labels-column: give one of them."
         )
-    check_delimiter(args.delimiter)
     if not args.label_separator:
         raise OptionError("--label-separator is empty; it must have at least one character.")
     numbers = _target_columns(args)
@@ -132,7 +138,7 @@ def _option(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _target(args: argparse.Namespace, paths: Sequence[str]) -> tuple[Column, ...]:
+def _target(args: argparse.Namespace, tables: Sequence[Table]) -> tuple[Column, ...]:
     """The labels or numbers, under the keys that readers of images or of texts expect."""
     if numbers := _target_columns(args):
         return (
@@ -146,7 +152,7 @@ def _target(args: argparse.Namespace, paths: Sequence[str]) -> tuple[Column, ...
     column = Column(name, "category", separator=separator)
     if not args.label_file:
         kinds = {name: "category", ALL: SKIP}
-        (classes,) = find_columns(paths, args.delimiter, kinds, separator)
+        (classes,) = find_columns(tables, kinds, separator)
         column = replace(column, names=classes.names)
     if separator:
         return (replace(_as_label(args, column), shape=(None,), key=f"{prefix}labels"),)
@@ -162,14 +168,24 @@ def _target_columns(args: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    raw_data = "directory of train.csv, validation.jsonl, test-1.csv, ..."
+    raw_data = "directory of train.csv, validation.parquet, test-1.jsonl.gz, train/*.arrow, ..."
     fraction = (
         "convert all tables as one set: this fraction of their rows, chosen by a hash of their keys"
     )
     parser = conversion_parser(
         "table_to_gcs", __doc__, EXAMPLES, SPLITS, raw_data, fraction=fraction
     )
-    parser.add_argument("--delimiter", help="of csv files (default: comma; tab in .tsv)")
+    texts = parser.add_argument_group("texts of csv, tsv and jsonl, plain or .gz")
+    texts.add_argument("--delimiter", help="a character, or tab (default: comma; tab in .tsv)")
+    texts.add_argument("--decimal", choices=".,", default=".", help="mark in numbers (default: .)")
+    texts.add_argument(
+        "--encoding", default="utf-8", help="such as latin-1 or cp1252 (default: utf-8)"
+    )
+    texts.add_argument(
+        "--missing-values",
+        metavar="TEXT,...",
+        help="cells without a value in columns of numbers (default: NA, null, ?, - and the like)",
+    )
     columns = parser.add_argument_group(
         "columns", "Each becomes a feature. What it holds is found in its cells."
     )

@@ -16,8 +16,8 @@ from typing import get_args
 from beam_jobs.launch import exit_with
 from beam_jobs.summary import check_places
 from converters.command_line import chosen_splits, conversion_parser, parsed, run
-from converters.raw.files import SPLITS, held_out_of, read_label_text
-from converters.table.layouts import check_columns, check_delimiter
+from converters.raw.files import SPLITS, held_out_of, left_out, read_label_text
+from converters.table.layouts import check_columns, table_format
 from converters.text.converter import TextConverter
 from converters.text.documents import SUFFIXES, DocumentFormat, find_texts
 from pipeline.checks import check_number, did_you_mean
@@ -41,6 +41,7 @@ EXAMPLES = (
     ),
 )
 _LONGEST_ROW = 1 << 20
+_WHY_NOT = f"Only {', '.join(SUFFIXES)} files of the splits are read, also with .gz."
 _BUILT_IN = ("bytes", "characters")
 
 
@@ -48,28 +49,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or reports a --dry-run. Returns the exit status. Raises InfeedError."""
     args = parsed(_parser(), argv)
     check_number("--sequence-length", args.sequence_length, at_least=2, at_most=_LONGEST_ROW)
-    check_delimiter(args.delimiter)
+    format = table_format(args.delimiter)
     splits = chosen_splits(args, SPLITS)
     check_places(args.raw_data_dir, args.output)
     reading = DocumentFormat(
-        args.documents, args.text_column, args.delimiter, parse_bytes(args.max_document_bytes)
+        args.documents, args.text_column, format, parse_bytes(args.max_document_bytes)
     )
     held_out = held_out_of(args)
     texts = find_texts(args.raw_data_dir, splits, held_out, reading)
-    check_columns(texts.tables, {"--text-column": [args.text_column]}, args.delimiter)
+    check_columns(texts.tables, {"--text-column": [args.text_column]})
     info = TextInfo(_tokenizer(args), args.sequence_length, args.packing, held_out)
     converter = TextConverter(info, reading)
-    return run(args, converter, texts.sources, notices=_not_read(texts.others))
-
-
-def _not_read(others: Sequence[str]) -> Sequence[str]:
-    if not others:
-        return ()
-    more = f" and {len(others) - 1:,} other files are" if len(others) > 1 else " is"
-    return (
-        f"{others[0]}{more} ignored: only {', '.join(SUFFIXES)} files of the splits are read, also "
-        "with .gz.",
-    )
+    return run(args, converter, texts.sources, notices=left_out(texts.others, _WHY_NOT))
 
 
 def _tokenizer(args: argparse.Namespace) -> Tokenizer:

@@ -139,8 +139,10 @@ def renumberings(
         expected = model.schema.features.get(key)
         feature = data.schema.features.get(key)
         if expected and feature:
-            kind = f"{feature.dtype} {[*feature.shape]}"
-            expected_kind = f"{expected.dtype} {[*expected.shape]}"
+            kind, expected_kind = (
+                f"{each.dtype} {[*each.shape]}{f' in {each.unit}' * bool(each.unit)}"
+                for each in (feature, expected)
+            )
             if kind != expected_kind:
                 raise OptionError(
                     f"{name}: {key!r} is {kind}, and {expected_kind} in the data of the model. "

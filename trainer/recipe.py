@@ -318,7 +318,7 @@ class DataRecipe(Recipe):
         row without any, or whose value is of another kind."""
         from trainer.checkpointing.kept_data import row_values
 
-        return row_values(self.description.schema.features if self.description else {}, cells)
+        return row_values(self.description.schema if self.description else Schema("", {}), cells)
 
     def row_schema(self, schema: "Schema") -> "Schema":
         """The schema of the records that row_record makes, from the dataset's. Default: the

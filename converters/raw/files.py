@@ -11,7 +11,9 @@ import bisect
 import hashlib
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from beam_jobs.converter import Source
@@ -20,10 +22,13 @@ from beam_jobs.scratch import Scratch
 from pipeline.checks import check_number
 from pipeline.errors import LabelError, OptionError, RawDataError
 from pipeline.shards.frames import Compression
-from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import Storage
+from pipeline.sizes import counted
+from pipeline.storage.schemes import is_remote, open_storage
+from pipeline.storage.storage import Stat, Storage, join
 
 SPLITS = ("train", "validation", "test")
+_SPLIT = re.compile(r"(train|validation|val|test)[-_./].*", re.DOTALL)
+_MOST_PATHS = 100  # to one directory
 _SPLIT_KEY = b"infeed image_folder validation"
 _Item = TypeVar("_Item")
 
@@ -60,22 +65,60 @@ def chosen(raw_data_dir: str, splits: Sequence[str], existing: Collection[str]) 
     return [split for split in existing if split in splits or not splits]
 
 
+def files_below(
+    storage: Storage, directory: str, searched: Callable[[str], bool] = lambda _: True
+) -> Iterator[tuple[str, Stat]]:
+    """All files below the directory by relative path, sorted by folder; without hidden ones.
+    searched: whether to look into a folder of this name.
+
+    Raises RawDataError for a directory with too many paths: two links in each of 27 directories
+    make 134 million."""
+    pending = [""]
+    paths = Counter[Path]()
+    while pending:
+        place = pending.pop()
+        path = join(directory, place) if place else directory
+        if not is_remote(path):
+            real = Path(path).resolve()
+            # a link to a directory above
+            if real in {parent.resolve() for parent in Path(path).absolute().parents}:
+                continue
+            paths[real] += 1
+            if paths[real] > _MOST_PATHS:
+                links = filter(Path.is_symlink, reversed((Path(path), *Path(path).parents)))
+                raise RawDataError(
+                    f"{real} is found by more than {_MOST_PATHS} paths, through symbolic links "
+                    f"such as {first_few(map(str, links))}. Remove the links, or give a directory "
+                    "without them."
+                )
+        files, folders = storage.entries(path)
+        yield from ((f"{place}{name}", stat) for name, stat in files.items() if not is_hidden(name))
+        pending += [
+            f"{place}{name}/"
+            for name in reversed(folders)
+            if not is_hidden(name) and searched(name)
+        ]
+
+
+def left_out(names: Sequence[str], why: str) -> Sequence[str]:
+    """A note that these files are not read, if there are any. why: a sentence."""
+    if not names:
+        return []
+    more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
+    return [f"{counted(len(names), 'file')} not read: {', '.join(names[:5])}{more}. {why}"]
+
+
 def by_split(
-    raw_data_dir: str,
-    names: Sequence[str],
-    held_out: "HeldOut | None",
-    pattern: re.Pattern[str],
-    examples: str,
+    raw_data_dir: str, names: Sequence[str], held_out: "HeldOut | None", examples: str
 ) -> Mapping[str, Sequence[str]]:
     """The names of files by split, in the order of SPLITS. Raises RawDataError if none names a
     split.
 
-    held_out: None if the names state the split, in the first group of the pattern. examples: for
-    the error."""
+    held_out: None if the names state the split. examples: for the error."""
     if held_out is not None:
         return dict.fromkeys(held_out.splits, names)
     files: dict[str, list[str]] = {}
-    for match in filter(None, map(pattern.fullmatch, names)):
+    for match in filter(None, map(_SPLIT.fullmatch, names)):
         files.setdefault("validation" if match[1] == "val" else match[1], []).append(match[0])
     if not files:
         raise RawDataError(

@@ -16,19 +16,19 @@ from pipeline.checks import did_you_mean
 from pipeline.errors import LabelError, OptionError
 from pipeline.raw.cells import (
     MISSING,
+    RESOLUTIONS,
     cell_of,
     class_cells,
     class_number,
     document_cell,
     integer_cell,
-    is_missing,
     number_cell,
     number_or_nan,
     text_cell,
 )
-from pipeline.raw.rows import ARROW_SUFFIXES, arrow, table_rows
+from pipeline.raw.rows import Table, is_json
 from pipeline.shards.example import Value
-from pipeline.shards.schema import Content, Dtype, Feature, Labels
+from pipeline.shards.schema import USUAL_FORMAT, Content, Dtype, Feature, Labels, TableFormat
 from pipeline.shards.typed_json import JsonFile
 from pipeline.storage.schemes import open_storage
 
@@ -57,7 +57,7 @@ class Column:
     missing: the cell in place of one without a number, or without a class. key: of the feature; ""
     for the name. base: the number of the first class. separator: of several classes in a cell.
     required: a row without text or class, or without the cell, is an error. parts: the columns of
-    numbers that make up the feature."""
+    numbers that make up the feature. unit: of times."""
 
     name: str
     kind: str
@@ -69,12 +69,12 @@ class Column:
     separator: str | None = None
     required: bool = False
     parts: tuple[str, ...] = ()
+    unit: str = ""
 
     def __str__(self) -> str:
         classes = f" of {len(self.names):,} classes" if self.kind == "category" else ""
-        return f"{self.name} {self.kind}{classes}{f' {[*self.shape]}' * bool(self.shape)}".replace(
-            "None", "any number"
-        )
+        shape = f" {[*self.shape]}".replace("None", "any number") * bool(self.shape)
+        return f"{self.name} {self.kind}{classes}{shape}{f' in {self.unit}' * bool(self.unit)}"
 
     @property
     def feature_key(self) -> str:
@@ -89,24 +89,29 @@ class Column:
         many = "any number of classes" if self.separator else f"a class{missing}"
         classes = f"{self.base}..{self.base + len(self.names) - 1}, {many}"
         docs = {"category": classes, CLASS_NAME: "name of the class", "text": "UTF-8"}
-        return Feature(
-            dtype, self.shape, content=content, doc=", ".join(self.parts) or docs.get(self.kind, "")
-        )
+        doc = ", ".join(self.parts) or docs.get(self.kind, "")
+        return Feature(dtype, self.shape, content=content, doc=doc, unit=self.unit)
 
-    def value(self, cells: Mapping[str, Any], jpeg: Callable[[Any], bytes]) -> Value:
+    def value(
+        self,
+        cells: Mapping[str, Any],
+        jpeg: Callable[[Any], bytes],
+        format: TableFormat = USUAL_FORMAT,
+    ) -> Value:
         """The feature's value in a row. jpeg: makes the image of a cell. Raises ValueError, and
         what jpeg raises."""
         if self.parts:
-            return [number_cell(part, cell_of(cells, part)) for part in self.parts]
+            return [number_cell(part, format.number(cell_of(cells, part))) for part in self.parts]
         cell = cell_of(cells, self.name) if self.required else cells.get(self.name)
         if self.separator:
             return [self._class(name) for name in class_cells(self.name, cell, self.separator)]
         if not self.shape:
-            return self._item(cell, jpeg)
-        items = cell if isinstance(cell, list) else [] if is_missing(cell) else [cell]
-        return [self._item(item, jpeg) for item in items]
+            return self._item(cell, jpeg, format)
+        one = [] if format.number(cell) is None else [cell]
+        items = cell if isinstance(cell, list) else one
+        return [self._item(item, jpeg, format) for item in items]
 
-    def _item(self, cell: Any, jpeg: Callable[[Any], bytes]) -> Any:
+    def _item(self, cell: Any, jpeg: Callable[[Any], bytes], format: TableFormat) -> Any:
         if self.kind == "image":
             return jpeg(cell)
         if self.required and self.kind == "text":
@@ -117,10 +122,11 @@ class Column:
             if self.kind == "bytes" and isinstance(cell, bytes):
                 return cell
             return document_cell(self.name, cell)
-        if self.missing is not None and is_missing(cell):
-            cell = self.missing
+        number = format.number(cell)
+        if self.missing is not None and number is None:
+            number = cell = self.missing
         if self.kind in ("float32", "int64"):
-            return (number_or_nan if self.kind == "float32" else integer_cell)(self.name, cell)
+            return (number_or_nan if self.kind == "float32" else integer_cell)(self.name, number)
         if not self.required and (
             cell is None or cell != cell or (isinstance(cell, str) and not cell.strip())
         ):
@@ -152,10 +158,13 @@ def features_of(columns: Iterable[Column]) -> dict[str, Feature]:
 
 
 def values_of(
-    columns: Iterable[Column], cells: Mapping[str, Any], jpeg: Callable[[Any], bytes]
+    columns: Iterable[Column],
+    cells: Mapping[str, Any],
+    jpeg: Callable[[Any], bytes],
+    format: TableFormat,
 ) -> dict[str, Value]:
     """A value for each of these features. Raises ValueError, and what jpeg raises."""
-    return {column.feature_key: column.value(cells, jpeg) for column in columns}
+    return {column.feature_key: column.value(cells, jpeg, format) for column in columns}
 
 
 def names_of(columns: Iterable[Column], *others: str | None) -> set[str]:
@@ -186,14 +195,17 @@ class _Cells:
         self.separator = separator
         self.most = _MAX_CLASSES if kind == "category" else _FEW_VALUES
         self.kinds = set[str]()
+        self.units = set[str]()
         self.lengths = set[int | None]()
         self.values = set[str]()
+        self.shown = list[str]()
         self.count = 0
+        self.missing = 0
         self.classes = ()
 
-    def add(self, cell: Any, *, text: bool) -> None:
-        """Adds a cell. text: whether it is from csv, in which numbers are texts, too. A tuple has
-        the names of the column's classes."""
+    def add(self, cell: Any, format: TableFormat, *, text: bool, show: bool = True) -> None:
+        """Adds a cell. text: whether it is from csv, in which numbers are texts, too. show: False
+        for an example of a type. A tuple has the names of the column's classes."""
         if isinstance(cell, tuple):
             self.kind = self.kind or "category"
             self.classes = cell
@@ -204,10 +216,17 @@ class _Cells:
                 items = class_cells("", cell, self.separator)
         else:
             items = cell if isinstance(cell, list) else [cell]
-        if not is_missing(cell):
+        kinds = [_kind(item, format, text=text) for item in items]
+        self.kinds.update(kinds)
+        if isinstance(cell, list) or any(kinds):
             self.lengths.add(len(items) if isinstance(cell, list) else None)
-        for item in items:
-            self.kinds.add(_kind(item, text=text))
+        for item, kind in zip(items, kinds, strict=True):
+            if kind in ("int64", "float32"):
+                self.units.add(getattr(item, "unit", ""))
+            if show:
+                self.missing += not kind
+                if kind and len(self.shown) < 2 and str(item)[:20] not in self.shown:
+                    self.shown.append(str(item)[:20])
             if len(self.values) <= self.most and type(item) in (str, int) and str(item).strip():
                 self.values.add(str(item).strip())
                 self.count += 1
@@ -216,6 +235,11 @@ class _Cells:
         """The column with these cells. Raises OptionError if no feature can hold it, LabelError."""
         kind = self.kind or self._guessed()
         lists = self.lengths - {None}
+        unit = ""
+        if kind in ("int64", "float32") and any(self.units):
+            unit = min(self.units - {""}, key=lambda unit: RESOLUTIONS[unit.split(" ")[0]])
+            if len({unit.partition(" ")[2] for unit in self.units}) > 1:
+                kind = " and ".join(sorted(unit or kind for unit in self.units))
         if kind not in KINDS or (lists and lists != self.lengths and not self.separator):
             raise OptionError(
                 f"the column {name!r} holds {kind}{', alone and in lists' * bool(lists)}. A "
@@ -232,11 +256,14 @@ class _Cells:
         if kind == "category":
             names = self.classes or _in_order([*filter(_NAME.fullmatch, self.values)])
         shape = (lists.pop() if len(lists) == 1 else None,) if lists else ()
-        return Column(name, kind, shape, names)
+        return Column(name, kind, shape, names, unit=unit)
 
     def _guessed(self) -> str:
         """A kind, or a description of what no kind holds."""
         kinds = self.kinds - {""}
+        if _CODE in kinds or (_BIG in kinds and "float32" not in kinds):
+            kinds = kinds - {_CODE, _BIG, "int64", "float32"} | {"text"}
+        kinds = {"float32" if kind == _BIG else kind for kind in kinds}
         if len(kinds) == 1 and kinds != {"text"}:
             return kinds.pop()
         if kinds == {"int64", "float32"}:
@@ -248,30 +275,52 @@ class _Cells:
         )
         return "category" if self.values and few else "text"
 
+    @property
+    def seen(self) -> str:
+        """What was seen of its cells, such as " (Oslo, Rome; 3 missing)", so that a wrong guess is
+        noticed."""
+        seen = [", ".join(self.shown)] * bool(self.shown)
+        seen += [f"{self.missing:,} missing"] * bool(self.missing)
+        return f" ({'; '.join(seen)})" if seen else ""
 
-def _kind(cell: Any, *, text: bool) -> str:
+
+_CODE, _BIG = "codes of digits", "digits beyond int64"
+
+
+def _kind(cell: Any, format: TableFormat, *, text: bool) -> str:
     """One of KINDS, "" for an empty cell, or what no feature can hold."""
-    if is_missing(cell):
+    number = format.number(cell)
+    if number is None:
         return ""
     if isinstance(cell, str):
-        if text and re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", cell.strip()):
-            return "int64" if re.fullmatch(r"[+-]?[0-9]{1,19}", cell.strip()) else "float32"
+        if text and re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", number):
+            return _kind_of_number(number)
         return "image" if cell.strip().lower().endswith(IMAGE_SUFFIXES) else "text"
     if isinstance(cell, Mapping):
         return "image" if cell.keys() <= {"bytes", "path"} else "nested columns"
-    return {bool: "int64", int: "int64", float: "float32", bytes: "bytes"}.get(
-        type(cell), "nested lists"
-    )
+    if isinstance(cell, int):
+        return "int64" if _is_int64(cell) else "integers beyond int64"
+    return {float: "float32", bytes: "bytes"}.get(type(cell), "nested lists")
+
+
+def _kind_of_number(text: str) -> str:
+    """Of digits that a number would not keep, as in 00501, +39 or 20 of them, a code."""
+    if not re.fullmatch(r"[+-]?[0-9]+", text):
+        return "float32"
+    if re.match(r"[+]|-?0.", text):
+        return _CODE
+    return "int64" if len(text) <= 20 and _is_int64(int(text)) else _BIG
+
+
+def _is_int64(number: int) -> bool:
+    return -(2**63) <= number < 2**63
 
 
 def find_columns(
-    paths: Iterable[str],
-    delimiter: str | None,
-    kinds: Mapping[str, str | None],
-    separator: str | None = None,
-) -> tuple[Column, ...]:
-    """The columns to convert, in the order in which they are found. Reads every row; the conversion
-    reports bad ones.
+    tables: Iterable[Table], kinds: Mapping[str, str | None], separator: str | None = None
+) -> Mapping[Column, str]:
+    """The columns to convert, in the order in which they are found, and what was seen of their
+    cells. Reads every row; the conversion reports bad ones.
 
     kinds: by name, None to guess; ALL is for all others. separator: see Column. Raises OptionError,
     LabelError."""
@@ -282,25 +331,26 @@ def find_columns(
         return kinds.get(name, SKIP if is_index else kinds.get(ALL))
 
     columns = dict[str, _Cells]()
-    for path in paths:
+    for table in tables:
         known = (
-            arrow(path).arrow_cells(open_storage(path), path)
-            if path.endswith(ARROW_SUFFIXES)
-            else {}
+            table.arrow.arrow_cells(open_storage(table.uri), table.uri) if table.is_arrow else {}
         )
         unknown = {
             name
             for name, cells in known.items()
             if kind_of(name) == "category" or (cells == [None] and kind_of(name) is None)
         }
+        of_folders = table.of_folders
         examples = ((name, cell) for name, cells in known.items() for cell in cells)
-        rows = table_rows(open_storage(path), path, delimiter, unknown)
-        cells_of_rows = itertools.chain.from_iterable(row.cells.items() for row in rows)
-        for name, cell in itertools.chain(examples, cells_of_rows):
-            if name not in columns:
-                columns[name] = _Cells(kind_of(name), separator)
-            if columns[name].kind != SKIP:
-                columns[name].add(cell, text=path.endswith((".csv", ".tsv")))
+        of_rows = itertools.chain.from_iterable(row.cells.items() for row in table.rows(unknown))
+        is_text = not table.is_arrow and not is_json(table.uri)
+        for shown, cells in ((False, examples), (True, of_rows), (False, of_folders.items())):
+            for name, cell in cells:
+                if name not in columns:
+                    columns[name] = _Cells(kind_of(name), separator)
+                if columns[name].kind != SKIP:
+                    text = is_text or name in of_folders
+                    columns[name].add(cell, table.format, text=text, show=shown)
     converted = {name: cells for name, cells in columns.items() if cells.kind != SKIP}
     for name in sorted(kinds.keys() - columns.keys() - {ALL}):
         raise OptionError(
@@ -311,7 +361,7 @@ def find_columns(
         raise OptionError(
             f"no column is left to convert. The tables have: {', '.join(columns) or 'no rows'}."
         )
-    return tuple(cells.column(name) for name, cells in converted.items())
+    return {cells.column(name): cells.seen for name, cells in converted.items()}
 
 
 def given_values(option: str, text: str | None, allowed: Sequence[str] = ()) -> dict[str, str]:

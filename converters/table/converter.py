@@ -22,9 +22,9 @@ from pipeline.errors import StorageError
 from pipeline.raw.cells import cell_of, text_cell
 from pipeline.raw.image_files import ToJpeg
 from pipeline.raw.jpeg import Jpeg
-from pipeline.raw.rows import TableRow, table_rows
+from pipeline.raw.rows import Table, TableRow
 from pipeline.shards.example import Value, encode_example
-from pipeline.shards.schema import Labels, Schema
+from pipeline.shards.schema import USUAL_FORMAT, Labels, Schema, TableFormat
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, in_parallel, join
 
@@ -46,13 +46,13 @@ class ImageTableConverter:
     tables nor on where the data is stored. An image listed twice is a duplicate, because it may
     have two labels; if that is intended, use another key_column.
 
-    column: of the paths. target: the columns of labels or numbers. delimiter: of csv, None for the
-    default. held_out: None if each split has its own tables."""
+    column: of the paths. target: the columns of labels or numbers. held_out: None if each split has
+    its own tables."""
 
     column: str
     target: tuple[Column, ...] = ()
     key_column: str | None = None
-    delimiter: str | None = None
+    format: TableFormat = USUAL_FORMAT
     held_out: HeldOut | None = None
     to_jpeg: ToJpeg = field(default_factory=ToJpeg)
 
@@ -79,11 +79,9 @@ class ImageTableConverter:
     def scan(self, storage: Storage, source: Source) -> Iterator[References]:
         """See Converter. A source is a table. On gs:// this makes one request per image, 32 at
         once."""
+        del storage
         names = names_of(self.target, self.column, self.key_column)
-        rows = (
-            self._reference(source, row)
-            for row in table_rows(storage, source.uri, self.delimiter, names)
-        )
+        rows = (self._reference(source, row) for row in Table(source.uri, self.format).rows(names))
         rows_of_split = (
             (place, bounded(ref))
             for place, ref in rows
@@ -119,7 +117,7 @@ class ImageTableConverter:
     def _numbers(self, row: TableRow) -> Sequence[int | float]:
         if not self.target:
             return []
-        value: Any = self.target[0].value(row.cells, bytes)
+        value: Any = self.target[0].value(row.cells, bytes, self.format)
         if self.target[0].parts:
             return np.array(value, np.float32).tolist()
         return value if isinstance(value, list) else [value]

@@ -4,85 +4,139 @@ tables by split     train.csv, validation.jsonl (or val), test.tsv, ...; several
 train-00.csv, train_1.csv one set of tables   *.csv, ...; a fraction of the rows is for
 validation"""
 
+import codecs
+import contextlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from beam_jobs.converter import Source
-from converters.raw.files import HeldOut, by_split, chosen, first_few, open_raw_data
+from converters.images.image_archives import IMAGE_SUFFIXES
+from converters.raw.files import (
+    HeldOut,
+    by_split,
+    chosen,
+    files_below,
+    first_few,
+    left_out,
+    open_raw_data,
+)
 from pipeline.checks import did_you_mean
 from pipeline.errors import OptionError, RawDataError
-from pipeline.raw.rows import TABLE_SUFFIXES, TEXT_TABLE_SUFFIXES, column_names
-from pipeline.storage.schemes import open_storage
+from pipeline.raw.rows import TABLE_SUFFIXES, TEXT_TABLE_SUFFIXES, Table, is_table, suffix_of
+from pipeline.shards.schema import MISSING_VALUES, USUAL_FORMAT, TableFormat
 from pipeline.storage.storage import in_parallel, join
 
-_NAME = re.compile(r"(train|validation|val|test)([-_.].*)?\.\w+")
+_WHY_NOT = f"The names of tables end in {', '.join(TABLE_SUFFIXES)}; those of text also in .gz."
 
 
 @dataclass(frozen=True)
 class RawTables:
-    """The tables to scan, and the paths of all, including those of splits not chosen. others:
-    tables of no split."""
+    """The tables to scan, and all, including those of splits not chosen. others: tables of no
+    split. notices: of files that are not read."""
 
     sources: Sequence[Source]
-    paths: Sequence[str]
+    tables: Sequence[Table]
     others: Sequence[str]
+    notices: Sequence[str]
 
 
-def find_tables(raw_data_dir: str, splits: Sequence[str], held_out: HeldOut | None) -> RawTables:
-    """The sources of the chosen splits, or of all splits that exist. held_out: None for tables by
-    split.
+def find_tables(
+    raw_data_dir: str,
+    splits: Sequence[str],
+    held_out: HeldOut | None,
+    format: TableFormat = USUAL_FORMAT,
+    *,
+    of_images: bool = False,
+) -> RawTables:
+    """The sources of the chosen splits, or of all splits that exist, also in folders. held_out:
+    None for tables by split.
 
-    Raises RawDataError if something is missing, OptionError."""
+    of_images: whether they name images, whose folders are not searched. Raises RawDataError if
+    something is missing, OptionError."""
     storage = open_raw_data(raw_data_dir)
-    files, _ = storage.entries(raw_data_dir)
-    names = [name for name in files if name.endswith(TABLE_SUFFIXES) and not name.startswith(".")]
+    searched = (lambda name: "=" in name or is_table(name)) if of_images else (lambda _: True)
+    found = {
+        name: stat
+        for name, stat in files_below(storage, raw_data_dir, searched)
+        if not re.search("(^|/)_", name)  # as Spark's _SUCCESS
+    }
+    names = [name for name in found if is_table(name)]
     if not names:
         raise RawDataError(
             f"{raw_data_dir} has no tables ({', '.join(TABLE_SUFFIXES)}). It has: "
-            f"{first_few(files)}."
+            f"{first_few(found)}."
         )
     examples = "table of a split, like train.csv or validation-1.jsonl"
-    tables = by_split(raw_data_dir, names, held_out, _NAME, examples)
+    by_name = by_split(raw_data_dir, names, held_out, examples)
     sources = [
-        Source(split, join(raw_data_dir, name), files[name], bytes=files[name].bytes, kind="file")
-        for split in chosen(raw_data_dir, splits, tables)
-        for name in tables[split]
+        Source(split, join(raw_data_dir, name), stat, bytes=stat.bytes, tag=name, kind="file")
+        for split in chosen(raw_data_dir, splits, by_name)
+        for name, stat in ((name, found[name]) for name in by_name[split])
     ]
-    paths = sorted({join(raw_data_dir, name) for names in tables.values() for name in names})
-    others = {join(raw_data_dir, name) for name in names} - set(paths)
-    return RawTables(sources, paths, sorted(others))
+    read = sorted({name for names in by_name.values() for name in names})
+    return RawTables(
+        sources,
+        [Table(join(raw_data_dir, name), format, name) for name in read],
+        [name for name in names if name not in read],
+        left_out([name for name in found if not _is_read(name)], _WHY_NOT),
+    )
 
 
-def check_columns(
-    paths: Sequence[str], required: Mapping[str, Sequence[str]], delimiter: str | None
-) -> None:
+def _is_read(name: str) -> bool:
+    """Whether a file is a table, or an image that a table may name."""
+    return is_table(name) or name.lower().endswith(IMAGE_SUFFIXES)
+
+
+def check_columns(tables: Sequence[Table], required: Mapping[str, Sequence[str]]) -> None:
     """Raises OptionError if a table lacks a column; a JSON table in its first 1,000 rows. required:
     columns by option."""
-    names_of_tables = in_parallel(
-        lambda path: set(column_names(open_storage(path), path, delimiter)), paths
-    )
-    for path, names in zip(paths, names_of_tables, strict=True):
+    names_of_tables = in_parallel(lambda table: set(table.column_names()), tables)
+    for table, names in zip(tables, names_of_tables, strict=True):
         for option, columns in required.items():
             for column in columns:
                 if names and column not in names:
                     raise OptionError(
-                        f"{option}: {path} has no column {column!r}.{did_you_mean(column, names)}"
+                        f"{option}: {table.uri} has no column "
+                        f"{column!r}.{did_you_mean(column, names)}"
                     )
 
 
-def check_delimiter(delimiter: str | None) -> None:
-    """Raises OptionError unless it is one character, or None."""
+def table_format(
+    delimiter: str | None,
+    decimal: str = ".",
+    encoding: str = "utf-8",
+    missing_values: str | None = None,
+) -> TableFormat:
+    """The format that the options of these names state. Raises OptionError."""
+    delimiter = "\t" if delimiter == "tab" else delimiter
     if delimiter is not None and (len(delimiter) != 1 or delimiter in '\r\n"'):
         raise OptionError(
-            f"--delimiter={delimiter!r}: it must be one character other than a quote."
+            f"--delimiter={delimiter!r}: it must be one character other than a quote, or tab."
         )
+    missing = MISSING_VALUES if missing_values is None else tuple(missing_values.split(","))
+    return TableFormat(delimiter, decimal, _encoding(encoding), missing)
+
+
+def _encoding(name: str) -> str:
+    """Its usual name. Raises OptionError unless each byte is a character: rows are ranges of
+    bytes."""
+    ascii = bytes(range(128))
+    with contextlib.suppress(LookupError):
+        usual = codecs.lookup(name).name
+        characters = bytes(range(256)).decode(usual, "replace")
+        if usual == "utf-8" or (characters[:128] == ascii.decode() and len(characters) == 256):
+            return usual
+    raise OptionError(
+        f"--encoding={name}: it must be utf-8, or have ASCII and one byte for each character, like "
+        "latin-1 or cp1252. Write the tables anew in one of these."
+    )
 
 
 def hint_of_tables(directory: str, files: Iterable[str]) -> str:
     """A sentence about the first table among the files in a directory of images; "" without
     tables."""
-    table = next((name for name in files if name.endswith(TEXT_TABLE_SUFFIXES)), None)
+    table = next((name for name in files if suffix_of(name) in TEXT_TABLE_SUFFIXES), None)
     if not table:
         return ""
     return (

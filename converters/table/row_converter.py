@@ -19,9 +19,9 @@ from converters.table.converter import find_image
 from pipeline.errors import SchemaError
 from pipeline.raw.cells import cell_of, text_cell
 from pipeline.raw.image_files import ToJpeg
-from pipeline.raw.rows import TableRow, place_of, table_rows
+from pipeline.raw.rows import Table, TableRow
 from pipeline.shards.example import encode_example
-from pipeline.shards.schema import Labels, Schema
+from pipeline.shards.schema import USUAL_FORMAT, Labels, Schema, TableFormat
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage
 
@@ -36,7 +36,7 @@ class RowConverter:
 
     columns: tuple[Column, ...]
     key_column: str | None = None
-    delimiter: str | None = None
+    format: TableFormat = USUAL_FORMAT
     held_out: HeldOut | None = None
     to_jpeg: ToJpeg = field(default_factory=ToJpeg)
     name: str = "table"
@@ -54,7 +54,7 @@ class RowConverter:
 
     @cached_property
     def _schema(self) -> Schema:
-        return Schema(self.name, features_of(self.columns))
+        return Schema(self.name, features_of(self.columns), table=self.format)
 
     @property
     def labels(self) -> Labels | None:
@@ -68,21 +68,25 @@ class RowConverter:
         }
 
     def digest_fields(self) -> Mapping[str, Any]:
-        return {"converter": "rows/2", **asdict(self)}
+        return {"converter": "rows/3", **asdict(self)}
 
     def files(self) -> Mapping[str, bytes]:
         return {}
 
     def windows(self, storage: Storage, source: Source) -> Iterator[Sequence[tuple[str, TableRow]]]:
-        rows = table_rows(
-            storage, source.uri, self.delimiter, names_of(self.columns, self.key_column)
-        )
-        keyed = (self._keyed(source, row) for row in rows)
+        del storage
+        table = self._table(source)
+        units = {column.name: column.unit for column in self.columns if column.unit}
+        rows = table.rows(names_of(self.columns, self.key_column), units)
+        keyed = (self._keyed(table, row) for row in rows)
         rows_of_split = (each for each in keyed if is_of(source.split, each[0], self.held_out))
         return batches(rows_of_split, lambda each: each[1].size, _WINDOW_BYTES)
 
-    def _keyed(self, source: Source, row: TableRow) -> tuple[str, TableRow]:
-        place = f"{source.uri.rpartition('/')[2]}:{row.line}"
+    def _table(self, source: Source) -> Table:
+        return Table(source.uri, self.format, source.tag)
+
+    def _keyed(self, table: Table, row: TableRow) -> tuple[str, TableRow]:
+        place = f"{table.name}:{row.line}"
         if not self.key_column or row.error:
             return place, row
         try:
@@ -93,6 +97,7 @@ class RowConverter:
     def pack(self, source: Source, number: int, window: Sequence[tuple[str, TableRow]]) -> Pack:
         del number  # keys are unique in the source
         jpeg = partial(self._jpeg, source.uri)
+        word = self._table(source).row_word
         keys = list[str]()
         payloads = list[bytes]()
         unusable = list[Unusable]()
@@ -101,13 +106,13 @@ class RowConverter:
             error = row.error
             try:
                 if not error:
-                    values = values_of(self.columns, row.cells, jpeg)
+                    values = values_of(self.columns, row.cells, jpeg, self.format)
                     payloads.append(encode_example(self.schema, values))
                     keys.append(key)
             except (ValueError, Reject, SchemaError) as e:
                 error = str(e)
             if error:
-                error = f"{place_of(source.uri, row)}: {error}"
+                error = f"{word} {row.line}: {error}"
                 unusable.append(Unusable(key, source.file, row.offset, error))
         return Pack(keys, payloads, {}, unusable)
 

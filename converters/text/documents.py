@@ -9,28 +9,23 @@ cannot. Reading a source holds one document at a time in memory. Texts of errors
 digests."""
 
 import itertools
-import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple
 
 from beam_jobs.converter import Source, group_of
 from beam_jobs.references import File
-from converters.raw.files import HeldOut, by_split, chosen, first_few, is_hidden, open_raw_data
+from converters.raw.files import HeldOut, by_split, chosen, files_below, first_few, open_raw_data
 from pipeline.errors import RawDataError
 from pipeline.raw.cells import cell_of, document_cell
-from pipeline.raw.rows import BOM, TEXT_TABLE_SUFFIXES, is_json, rows_of
-from pipeline.storage.schemes import is_remote
+from pipeline.raw.rows import BOM, TEXT_TABLE_SUFFIXES, Table, is_json, rows_of, suffix_of
+from pipeline.shards.schema import USUAL_FORMAT, TableFormat
 from pipeline.storage.storage import Stat, Storage, join, uncompressed
 
 TEXT_SUFFIX, GZIP = ".txt", ".gz"
 _PIECE_BYTES = 1 << 20
 SLICE_BYTES = 16 * 10**6  # of raw data; packing takes about twenty times as much memory
-_MOST_PATHS = 100  # to one directory
 SUFFIXES = (TEXT_SUFFIX, *TEXT_TABLE_SUFFIXES)
-_SPLIT = re.compile(r"(train|validation|val|test)[-_./].*", re.DOTALL)
 
 
 class Document(NamedTuple):
@@ -51,19 +46,15 @@ class DocumentFormat:
 
     unit: Literal["file", "block"] = "file"
     column: str = "text"
-    delimiter: str | None = None
+    format: TableFormat = USUAL_FORMAT
     max_bytes: int = 16 * 10**6
-
-
-def bare_name(uri: str) -> str:
-    """The name without .gz, whose suffix states the format."""
-    return uri.removesuffix(GZIP)
 
 
 def can_be_cut(uri: str, reading: DocumentFormat) -> bool:
     """Whether ranges of the file can be read on their own. A line of csv may be inside a quoted
     cell."""
-    return is_json(uri) or (uri.endswith(TEXT_SUFFIX) and reading.unit == "block")
+    is_cut = is_json(uri) or (suffix_of(uri) == TEXT_SUFFIX and reading.unit == "block")
+    return is_cut and not uri.endswith(GZIP)
 
 
 def documents(
@@ -72,9 +63,8 @@ def documents(
     """The documents that begin in bytes begin..end of a file; end: None for all. Raises
     RawDataError, StorageError."""
     with uncompressed(storage, uri) as file:
-        name = bare_name(uri)
-        if name.endswith(TEXT_TABLE_SUFFIXES):
-            yield from _of_table(file, name, reading, begin, end)
+        if suffix_of(uri) in TEXT_TABLE_SUFFIXES:
+            yield from _of_table(file, uri, reading, begin, end)
         elif reading.unit == "block":
             yield from _blocks(file, reading.max_bytes, begin, end)
         else:
@@ -101,7 +91,7 @@ def _of_table(
 ) -> Iterator[Document]:
     if begin:
         begin = _next_line(file, begin)
-    for row in rows_of(file, name, reading.delimiter, begin):
+    for row in rows_of(file, name, reading.format, begin):
         if end is not None and row.offset >= end:
             return
         try:
@@ -184,7 +174,7 @@ class RawTexts:
     are not read."""
 
     sources: Sequence[Source]
-    tables: Sequence[str]
+    tables: Sequence[Table]
     others: Sequence[str]
 
 
@@ -196,13 +186,13 @@ def find_texts(
 
     Raises RawDataError if something is missing, OptionError."""
     storage = open_raw_data(raw_data_dir)
-    files = dict(_files(storage, raw_data_dir))
+    files = dict(files_below(storage, raw_data_dir))
     texts = {
         name: stat
         for name, stat in files.items()
-        if bare_name(name).endswith(SUFFIXES)
+        if suffix_of(name) in SUFFIXES
         # An empty table has no documents; an empty text file is one that cannot be used.
-        and (stat.bytes or name.endswith(TEXT_SUFFIX))
+        and (stat.bytes or suffix_of(name) == TEXT_SUFFIX)
     }
     if not texts:
         raise RawDataError(
@@ -210,46 +200,18 @@ def find_texts(
             f"{GZIP}. It has: {first_few(files)}."
         )
     examples = "files of a split, such as train/a.txt or validation-1.jsonl"
-    names = by_split(raw_data_dir, list(texts), held_out, _SPLIT, examples)
+    names = by_split(raw_data_dir, list(texts), held_out, examples)
     read = set(itertools.chain.from_iterable(names.values()))
     sources = list[Source]()
     for split in chosen(raw_data_dir, splits, names):
         read_files = [(name, File(join(raw_data_dir, name), texts[name])) for name in names[split]]
         sources += _sources(split, read_files, reading)
     tables = [
-        join(raw_data_dir, name)
+        Table(join(raw_data_dir, name), reading.format)
         for name in sorted(read)
-        if bare_name(name).endswith(TEXT_TABLE_SUFFIXES)
+        if suffix_of(name) in TEXT_TABLE_SUFFIXES
     ]
     return RawTexts(sources, tables, [name for name in files if name not in read])
-
-
-def _files(storage: Storage, directory: str) -> Iterator[tuple[str, Stat]]:
-    """All files below the directory by relative path, sorted by folder; without hidden ones.
-
-    Raises RawDataError for a directory with too many paths: two links in each of 27 directories
-    make 134 million."""
-    pending = [""]
-    paths = Counter[Path]()
-    while pending:
-        place = pending.pop()
-        path = join(directory, place) if place else directory
-        if not is_remote(path):
-            real = Path(path).resolve()
-            # a link to a directory above
-            if real in {parent.resolve() for parent in Path(path).absolute().parents}:
-                continue
-            paths[real] += 1
-            if paths[real] > _MOST_PATHS:
-                links = filter(Path.is_symlink, reversed((Path(path), *Path(path).parents)))
-                raise RawDataError(
-                    f"{real} is found by more than {_MOST_PATHS} paths, through symbolic links "
-                    f"such as {first_few(map(str, links))}. Remove the links, or give a directory "
-                    "without them."
-                )
-        files, folders = storage.entries(path)
-        yield from ((f"{place}{name}", stat) for name, stat in files.items() if not is_hidden(name))
-        pending += [f"{place}{name}/" for name in reversed(folders) if not is_hidden(name)]
 
 
 def _sources(

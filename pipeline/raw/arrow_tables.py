@@ -7,13 +7,14 @@ of errors about cells are part of plan digests."""
 import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence, Set
+from fractions import Fraction
 from typing import Any, BinaryIO
 
 import pyarrow
 from pyarrow import ipc, parquet, types
 
 from pipeline.errors import RawDataError, StorageError
-from pipeline.raw.cells import unique
+from pipeline.raw.cells import RESOLUTIONS, unique
 from pipeline.sizes import MiB, format_bytes
 from pipeline.storage.storage import Storage
 
@@ -47,28 +48,33 @@ def arrow_cells(storage: Storage, uri: str) -> dict[str, Sequence[Any]]:
 
     Raises RawDataError."""
     with _opened(storage, uri) as file:
-        schema = parquet.read_schema(file) if uri.endswith(".parquet") else _stream(file)[0]
+        schema = parquet.read_schema(file) if _is_parquet(uri) else _stream(file)[0]
     named = _class_names(schema)
     kinds = dict(zip(unique(schema.names, uri), schema.types, strict=True))
     return {
-        name: [named[name]] if name in named else _examples(_plain(kind))
+        name: [named[name]] if name in named else _examples(_plain(kind), unit_of(kind))
         for name, kind in kinds.items()
     }
 
 
 def arrow_rows(
-    storage: Storage, uri: str, columns: Set[str] | None = None
+    storage: Storage, uri: str, columns: Set[str] | None, units: Mapping[str, str]
 ) -> Iterator[tuple[Row, int]]:
-    """The cells of each row by column, and their size in bytes. columns: those to read. Raises
-    RawDataError."""
+    """The cells of each row by column, and their size in bytes. columns: those to read. units: of
+    times. Raises RawDataError."""
     with _opened(storage, uri) as file:
-        for batch in (_parquet_batches if uri.endswith(".parquet") else _arrow_batches)(
-            file, uri, columns
-        ):
+        for batch in (_parquet_batches if _is_parquet(uri) else _arrow_batches)(file, uri, columns):
             named = _class_names(batch.schema)
-            lists = [_cells(batch.column(name), named.get(name)) for name in batch.schema.names]
+            lists = list[list[Any]]()
+            for name, array in zip(batch.schema.names, batch.columns, strict=True):
+                scale = _scale(uri, name, unit_of(array.type), units.get(name))
+                lists.append(_cells(array, named.get(name), scale))
             for cells in zip(*lists, strict=True):
                 yield dict(zip(batch.schema.names, cells, strict=True)), sum(map(_size, cells))
+
+
+def _is_parquet(uri: str) -> bool:
+    return uri.lower().endswith(".parquet")
 
 
 def _parquet_batches(file: BinaryIO, uri: str, columns: Set[str] | None) -> Iterator[Any]:
@@ -169,10 +175,38 @@ def _class_names(schema: Any) -> Mapping[str, tuple[str, ...]]:
         return {}
 
 
+def unit_of(kind: Any) -> str:
+    """The unit of times, or lists of them: a resolution of RESOLUTIONS, and since when; "" for
+    other types."""
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return unit_of(kind.value_type)
+    if types.is_date(kind):
+        return f"{'days' if types.is_date32(kind) else 'ms'} since 1970-01-01"
+    if types.is_timestamp(kind):
+        return f"{kind.unit} since 1970-01-01{' UTC' * bool(kind.tz)}"
+    if types.is_time(kind):
+        return f"{kind.unit} since midnight"
+    return f"{kind.unit} of duration" if types.is_duration(kind) else ""
+
+
+def _scale(uri: str, name: str, unit: str, expected: str | None) -> Fraction:
+    """By what to multiply times of a unit. RawDataError if the other one counts something else."""
+    if not unit or not expected or unit == expected:
+        return Fraction(1)
+    (resolution, what), (finer, same) = (each.split(" ", 1) for each in (unit, expected))
+    if what != same:
+        raise RawDataError(
+            f"the column {name!r} of {uri} has {unit}, and {expected} is expected. Write it so."
+        )
+    return Fraction(RESOLUTIONS[resolution], RESOLUTIONS[finer])
+
+
 def _plain(kind: Any) -> Any:
     """The type to read it as."""
-    if types.is_temporal(kind):
+    if unit_of(kind) and not types.is_nested(kind):
         return pyarrow.int32() if kind.bit_width == 32 else pyarrow.int64()
+    if types.is_decimal(kind) and kind.scale <= 0:
+        return kind  # whose integers may have any number of digits
     if types.is_decimal(kind) or types.is_float16(kind):
         return pyarrow.float64()
     if types.is_fixed_size_list(kind):
@@ -184,13 +218,25 @@ def _plain(kind: Any) -> Any:
     )
 
 
-def _examples(kind: Any) -> list[Any]:
+class Time(int):
+    """An example of times. unit: see unit_of."""
+
+    unit: str
+
+
+def _examples(kind: Any, unit: str = "") -> list[Any]:
     if types.is_fixed_size_list(kind) or types.is_list(kind):
         sizes = [kind.list_size] if types.is_fixed_size_list(kind) else [1, 2]
-        return [[item] * size for size in sizes for item in _examples(kind.value_type)]
+        return [[item] * size for size in sizes for item in _examples(kind.value_type, unit)]
     if types.is_struct(kind):
         return [{field.name: None for field in kind}]
-    if types.is_primitive(kind):
+    if unit:
+        time = Time()
+        time.unit = unit
+        return [time]
+    if types.is_decimal(kind):
+        return [0]
+    if types.is_primitive(kind) and not types.is_interval(kind):
         return [0.5 if types.is_floating(kind) else 0]
     if "binary" in str(kind):
         return [b""]
@@ -203,15 +249,27 @@ def _examples(kind: Any) -> list[Any]:
     return [None if is_text else {str(kind): None}]  # like a struct, what no feature can hold
 
 
-def _cells(array: Any, names: Sequence[str] | None) -> list[Any]:
-    """The cells as Python objects; equal texts as one object."""
+def _cells(array: Any, names: Sequence[str] | None, scale: Fraction) -> list[Any]:
+    """The cells as Python objects; equal texts as one object. scale: of times."""
     if types.is_dictionary(array.type):
         names = array.dictionary.to_pylist()
         array = array.indices
     cells = array.cast(_plain(array.type)).to_pylist()
+    if scale != 1 or "decimal" in str(array.type):
+        cells = _exact(cells, scale)
     if names is None:
         return cells
     return [names[cell] if cell is not None and 0 <= cell < len(names) else None for cell in cells]
+
+
+def _exact(cell: Any, scale: Fraction) -> Any:
+    """Decimals and times, also in lists, as integers where they are integers."""
+    if isinstance(cell, list):
+        return [_exact(item, scale) for item in cell]
+    if cell is None or isinstance(cell, float):
+        return cell
+    number = cell * scale if scale != 1 else cell
+    return int(number) if number == int(number) else float(number)
 
 
 def _size(cell: Any) -> int:

@@ -1,8 +1,8 @@
 """Checked cells of a table: texts, class names and numbers. Conversion and `infeed predict` read
 them alike.
 
-Each function takes the name of the column for its ValueError. Error texts are part of plan
-digests."""
+Each function takes the name of the column for its ValueError; those of numbers take what
+TableFormat.number makes of a cell. Error texts are part of plan digests."""
 
 import itertools
 import math
@@ -13,8 +13,9 @@ from typing import Any
 from pipeline.errors import RawDataError
 from pipeline.shards.example import FLOAT32_END
 
-_NO_VALUE = frozenset(("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "<NA>"))
 MISSING = -1  # the class of an empty cell
+RESOLUTIONS = {"days": 86_400 * 10**9, "s": 10**9, "ms": 10**6, "us": 1000, "ns": 1}
+"""Of times, in nanoseconds."""
 # pandas writes integers as 7.0 where a column has gaps
 _WHOLE = re.compile(r"\A([+-]?[0-9]{1,19})(\.0*)?\Z")
 
@@ -55,17 +56,16 @@ def number_cell(column: str, cell: Any) -> float:
     except (ValueError, OverflowError):
         number = math.nan
     if not abs(number) < FLOAT32_END:
-        raise ValueError(f"{column!r} is {cell!r:.60}; it must be a finite number within float32")
+        found = "has no value" if cell is None else f"is {cell!r:.60}"
+        raise ValueError(f"{column!r} {found}; it must be a finite number within float32")
     return number
 
 
 def number_or_nan(column: str, cell: Any, read: Callable[[str, Any], float] = number_cell) -> float:
-    """The number that `read` finds in a cell, where true is 1; NaN for a missing one."""
-    return (
-        math.nan
-        if is_missing(cell)
-        else read(column, int(cell) if isinstance(cell, bool) else cell)
-    )
+    """The number that `read` finds in a cell, where true is 1; NaN for None."""
+    if cell is None:
+        return math.nan
+    return read(column, int(cell) if isinstance(cell, bool) else cell)
 
 
 def integer_cell(column: str, cell: Any) -> int:
@@ -74,10 +74,11 @@ def integer_cell(column: str, cell: Any) -> int:
     number = int(match[1]) if match else cell
     if isinstance(number, int | float) and number % 1 == 0 and -(2**63) <= number < 2**63:
         return int(number)
-    remedy = (
-        f" Give --missing {column}=VALUE, or --columns {column}=float32" if is_missing(cell) else ""
-    )
-    raise ValueError(f"{column!r} is {cell!r:.60}; it must be an integer within int64.{remedy}")
+    if cell is None:
+        raise ValueError(
+            f"{column!r} has no value. Give --missing {column}=VALUE, or --columns {column}=float32"
+        )
+    raise ValueError(f"{column!r} is {cell!r:.60}; it must be an integer within int64.")
 
 
 def class_number(numbers: Mapping[str, int], cell: Any) -> int:
@@ -144,8 +145,3 @@ def unique(names: Sequence[str], uri: str) -> Sequence[str]:
     if repeated:
         raise RawDataError(f"{uri} has two columns {repeated[0]!r}. Rename one of them.")
     return names
-
-
-def is_missing(cell: Any) -> bool:
-    """Whether a cell that should be a number or a class is empty, NaN, or a word for that."""
-    return cell is None or cell != cell or (isinstance(cell, str) and cell.strip() in _NO_VALUE)

@@ -11,16 +11,24 @@ import csv
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple
+from urllib.parse import unquote
 
 from pipeline.errors import InfeedError, RawDataError, how_to_install
 from pipeline.raw.cells import unique
-from pipeline.storage.storage import Storage, uncompressed
+from pipeline.shards.schema import USUAL_FORMAT, TableFormat
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import uncompressed
 
 MAX_ROW_BYTES = 16 * 1024**2
 ARROW_SUFFIXES = (".parquet", ".arrow", ".feather")
 TEXT_TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 TABLE_SUFFIXES = (*TEXT_TABLE_SUFFIXES, *ARROW_SUFFIXES)
+NO_UNITS: Mapping[str, str] = MappingProxyType({})
+SEPARATORS = {";": "';'", "\t": "tab", "|": "'|'", ",": "','"}  # and how --delimiter names them
+_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _FIRST_ROWS = 1000  # of JSON: an object may lack columns that others have
 BOM = b"\xef\xbb\xbf"
 
@@ -47,89 +55,141 @@ class _TooLongError(_RowError):
     """A row exceeds the limit."""
 
 
+def suffix_of(uri: str) -> str:
+    """The suffix that states the format of a table, such as ".csv", also of a .csv.gz or .CSV."""
+    return f".{uri.lower().removesuffix('.gz').rpartition('.')[2]}"
+
+
+def is_table(uri: str) -> bool:
+    """Whether the name is that of a table that can be read."""
+    kinds = TEXT_TABLE_SUFFIXES if uri.endswith(".gz") else TABLE_SUFFIXES
+    return suffix_of(uri) in kinds
+
+
 def is_json(uri: str) -> bool:
     """Whether a table has one JSON object per line."""
-    return uri.endswith((".jsonl", ".ndjson"))
+    return suffix_of(uri) in (".jsonl", ".ndjson")
 
 
-def place_of(uri: str, row: TableRow) -> str:
-    """Such as "line 3"."""
-    return f"{'row' if uri.endswith(ARROW_SUFFIXES) else 'line'} {row.line}"
+@dataclass(frozen=True)
+class Table:
+    """A file of rows. name: its path in the raw data. Its folders such as date=2026-01-01 state a
+    cell of every row, as Hive and Spark write them."""
+
+    uri: str
+    format: TableFormat = USUAL_FORMAT
+    name: str = ""
+
+    @property
+    def is_arrow(self) -> bool:
+        """Whether it is a Parquet or Arrow file, whose columns have types."""
+        return suffix_of(self.uri) in ARROW_SUFFIXES
+
+    @property
+    def row_word(self) -> str:
+        """How messages number its rows."""
+        return "row" if self.is_arrow else "line"
+
+    @property
+    def arrow(self) -> Any:
+        """The module that reads a Parquet or Arrow file. Raises InfeedError without pyarrow."""
+        try:
+            from pipeline.raw import arrow_tables
+        except ImportError as e:
+            raise InfeedError(
+                f"reading {self.uri} needs pyarrow ({e}). Install it: {how_to_install('tables')}."
+            ) from e
+        return arrow_tables
+
+    @property
+    def of_folders(self) -> Mapping[str, str | None]:
+        """The cells that its folders state."""
+        pairs = (folder.split("=", 1) for folder in self.name.split("/")[:-1] if "=" in folder)
+        return {
+            unquote(column): None if cell == _HIVE_NULL else unquote(cell) for column, cell in pairs
+        }
+
+    def rows(
+        self, columns: Set[str] | None = None, units: Mapping[str, str] = NO_UNITS
+    ) -> Iterator[TableRow]:
+        """All rows except empty lines and the header.
+
+        columns: those to read of Parquet and Arrow, whose rows have their number as line and
+        offset; None for all. units: of their times, by column; default: as they are stored. Raises
+        RawDataError for a csv file without a header, for a Parquet or Arrow file that cannot be
+        read, and for a time that has no such unit."""
+        more = self.of_folders
+        if self.is_arrow:
+            rows = self.arrow.arrow_rows(open_storage(self.uri), self.uri, columns, units)
+            for number, (cells, size) in enumerate(rows, start=1):
+                yield TableRow(number, number, size, cells | more)
+            return
+        with uncompressed(open_storage(self.uri), self.uri) as file:
+            for row in rows_of(file, self.uri, self.format):
+                yield row._replace(cells={**row.cells, **more}) if more else row
+
+    def column_names(self) -> Sequence[str]:
+        """The columns in the header of a csv file, or in the first 1,000 rows of a JSON file.
+
+        Raises RawDataError for a csv file without a header, and for a column that is there
+        twice."""
+        return unique([*self._column_names(), *self.of_folders], self.uri)
+
+    def _column_names(self) -> Sequence[str]:
+        storage = open_storage(self.uri)
+        if self.is_arrow:
+            return list(self.arrow.arrow_cells(storage, self.uri))
+        with uncompressed(storage, self.uri) as file:
+            rows = _all_rows(file, self.uri, self.format)
+            if not is_json(self.uri):
+                return _header(rows, self.uri, self.format)
+            first = itertools.takewhile(
+                lambda row: row.offset < MAX_ROW_BYTES, itertools.islice(rows, _FIRST_ROWS)
+            )
+            return list(dict.fromkeys(name for row in first for name in row.cells))
 
 
-def arrow(uri: str) -> Any:
-    """The module that reads a Parquet or Arrow file. Raises InfeedError without pyarrow."""
-    try:
-        from pipeline.raw import arrow_tables
-    except ImportError as e:
-        raise InfeedError(
-            f"reading {uri} needs pyarrow ({e}). Install it: {how_to_install('tables')}."
-        ) from e
-    return arrow_tables
-
-
-def table_rows(
-    storage: Storage, uri: str, delimiter: str | None, columns: Set[str] | None = None
-) -> Iterator[TableRow]:
-    """All rows except empty lines and the header. delimiter: of csv; None for the default of the
-    file's suffix.
-
-    columns: those to read of Parquet and Arrow, whose rows have their number as line and offset;
-    None for all. Raises RawDataError for a csv file without a header, and a Parquet or Arrow file
-    that cannot be read."""
-    if uri.endswith(ARROW_SUFFIXES):
-        rows = enumerate(arrow(uri).arrow_rows(storage, uri, columns), start=1)
-        yield from (TableRow(number, number, size, cells) for number, (cells, size) in rows)
-        return
-    with storage.open(uri) as file:
-        yield from rows_of(file, uri, delimiter)
-
-
-def rows_of(file: BinaryIO, uri: str, delimiter: str | None, offset: int = 0) -> Iterator[TableRow]:
-    """The same, from a file that is open. uri: its name, without .gz. offset: of a line of JSON to
-    start at."""
-    rows = _all_rows(file, uri, delimiter, offset)
+def rows_of(file: BinaryIO, uri: str, format: TableFormat, offset: int = 0) -> Iterator[TableRow]:
+    """The rows of a csv or JSON file that is open. offset: of a line of JSON to start at."""
+    rows = _all_rows(file, uri, format, offset)
     if is_json(uri):
         yield from rows
         return
-    names = _header(rows, uri)
+    names = _header(rows, uri, format)
     yield from (_named(row, names) for row in rows)
 
 
-def column_names(storage: Storage, uri: str, delimiter: str | None) -> Sequence[str]:
-    """The columns in the header of a csv file, or in the first 1,000 rows of a JSON file. The file
-    may be a .gz.
+def _all_rows(file: BinaryIO, uri: str, format: TableFormat, offset: int = 0) -> Iterator[TableRow]:
+    def lines(taken: Iterator[bytes]) -> Iterator[str]:
+        return (_text(line, format.encoding) for line in taken)
 
-    Raises RawDataError for a csv file without a header."""
-    if uri.endswith(ARROW_SUFFIXES):
-        return list(arrow(uri).arrow_cells(storage, uri))
-    with uncompressed(storage, uri) as file:
-        uri = uri.removesuffix(".gz")
-        rows = _all_rows(file, uri, delimiter)
-        if not is_json(uri):
-            return _header(rows, uri)
-        first = itertools.takewhile(
-            lambda row: row.offset < MAX_ROW_BYTES, itertools.islice(rows, _FIRST_ROWS)
-        )
-        return list(dict.fromkeys(name for row in first for name in row.cells))
-
-
-def _all_rows(
-    file: BinaryIO, uri: str, delimiter: str | None, offset: int = 0
-) -> Iterator[TableRow]:
     if is_json(uri):
-        return _rows(_Lines(file, offset), _parse_json)
-    delimiter = delimiter or ("\t" if uri.endswith(".tsv") else ",")
-    return _rows(_Lines(file), lambda taken: _parse_csv(taken, delimiter))
+        return _rows(_Lines(file, offset), lambda taken: _parse_json(lines(taken)))
+    delimiter = _delimiter(uri, format)
+    return _rows(_Lines(file), lambda taken: _parse_csv(lines(taken), delimiter))
 
 
-def _header(rows: Iterator[TableRow], uri: str) -> Sequence[str]:
-    """The first row. One name may be empty, as pandas writes for its index."""
+def _delimiter(uri: str, format: TableFormat) -> str:
+    return format.delimiter or ("\t" if suffix_of(uri) == ".tsv" else ",")
+
+
+def _header(rows: Iterator[TableRow], uri: str, format: TableFormat) -> Sequence[str]:
+    """The first row, after the line sep=; that Excel reads. One name may be empty, as pandas writes
+    for its index."""
     header = next(rows, None)
+    if header and [*header.cells.values()] == ["sep=", ""]:
+        header = next(rows, None)
     if header is None or header.error:
         what = header.error if header else "it is empty"
         raise RawDataError(f"{uri} has no header with the names of its columns: {what}.")
-    return unique(list(header.cells.values()), uri)
+    names = [*header.cells.values()]
+    other = next((mark for mark in SEPARATORS if mark in names[0]), None)
+    if other and len(names) == 1 and format.delimiter is None:
+        raise RawDataError(
+            f"{uri} begins with {names[0]!r:.60}, where {SEPARATORS[other]} seems to separate "
+            f"columns, not {_delimiter(uri, format)!r}. Give --delimiter {SEPARATORS[other]}."
+        )
+    return unique(names, uri)
 
 
 def _named(row: TableRow, names: Sequence[str]) -> TableRow:
@@ -219,10 +279,10 @@ def _taken(lines: _Lines, after_first: list[int], more: str) -> Iterator[bytes]:
         yield data
 
 
-def _parse_csv(taken: Iterator[bytes], delimiter: str) -> Mapping[int, str]:
+def _parse_csv(taken: Iterator[str], delimiter: str) -> Mapping[int, str]:
     """The cells by number; {} for an empty line. Raises StopIteration at the end of the file,
     _RowError."""
-    reader = csv.reader(map(_text, taken), delimiter=delimiter, strict=True)
+    reader = csv.reader(taken, delimiter=delimiter, strict=True)
     try:
         cells = next(reader)
     except csv.Error as e:
@@ -230,9 +290,9 @@ def _parse_csv(taken: Iterator[bytes], delimiter: str) -> Mapping[int, str]:
     return dict(enumerate(cells))
 
 
-def _parse_json(taken: Iterator[bytes]) -> Mapping[str, Any]:
+def _parse_json(taken: Iterator[str]) -> Mapping[str, Any]:
     """The object; {} for an empty line. Raises StopIteration at the end of the file, _RowError."""
-    text = _text(next(taken))
+    text = next(taken)
     if not text.strip():
         return {}
     try:
@@ -245,8 +305,10 @@ def _parse_json(taken: Iterator[bytes]) -> Mapping[str, Any]:
     return cells
 
 
-def _text(line: bytes) -> str:
+def _text(line: bytes, encoding: str) -> str:
     try:
-        return line.decode()
+        return line.decode(encoding)
     except UnicodeDecodeError as e:
-        raise _RowError(f"not UTF-8: byte {line[e.start]:#04x}") from None
+        raise _RowError(
+            f"not {encoding.upper()}: byte {line[e.start]:#04x} (see --encoding)"
+        ) from None

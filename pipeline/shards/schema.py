@@ -37,6 +37,45 @@ COLUMNS_FILE = "_summary/columns.json"
 COLUMNS = ("column", "count", "missing", "mean", "deviation", "min", "max", "categories")
 
 
+MISSING_VALUES = (
+    *("NA", "N/A", "n/a", "#N/A", "#N/A N/A", "#NA", "<NA>", "NULL", "null", "None"),
+    *("NaN", "nan", "-NaN", "-nan", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"),
+    *("?", "-", "--", ".", "\\N"),
+)
+"""Texts that mean no value in a column of numbers: those of pandas, databases and statistics."""
+
+
+@dataclass(frozen=True)
+class TableFormat:
+    """How the text of tables is read.
+
+    delimiter: of csv; None for the default of the file's name. decimal: the mark in numbers, a dot
+    or a comma. encoding: UTF-8, or one with a byte per character. missing_values: cells without a
+    value in columns of numbers, besides empty ones."""
+
+    delimiter: str | None = None
+    decimal: str = "."
+    encoding: str = "utf-8"
+    missing_values: tuple[str, ...] = MISSING_VALUES
+
+    def number(self, cell: Any) -> Any:
+        """A cell of a column of numbers, with a dot as decimal mark; None if it has no value."""
+        if not isinstance(cell, str):
+            return None if cell != cell else cell
+        text = cell.strip()
+        if not text or text in self._no_value:
+            return None
+        return text if self.decimal == "." else text.translate(_COMMA)
+
+    @cached_property
+    def _no_value(self) -> frozenset[str]:
+        return frozenset(self.missing_values)
+
+
+USUAL_FORMAT = TableFormat()
+_COMMA = str.maketrans(",.", ".,")  # 1.234,5 is no number: thousands are not read
+
+
 @dataclass(frozen=True)
 class Feature:
     """One feature of a record.
@@ -44,7 +83,7 @@ class Feature:
     dtype: of its values. shape: () is one value, (n,) n values, (a, b) a*b values in row-major
     order, (None,) any number. optional: the feature may be absent. content: the meaning of bytes.
     doc: a one-line description. channels: number of channels of an image if equal in all records.
-    TFDS decodes to this number."""
+    TFDS decodes to this number. unit: of times, such as "ms since 1970-01-01 UTC"."""
 
     dtype: Dtype
     shape: tuple[Count | None, ...] = field(default=(), metadata=REQUIRED)
@@ -52,6 +91,7 @@ class Feature:
     content: Content = "raw"
     doc: str = ""
     channels: int | None = None
+    unit: str = ""
 
     def __post_init__(self) -> None:
         if self.dtype not in get_args(Dtype):
@@ -106,15 +146,16 @@ class Schema:
     """A named set of features. Equal schemas describe the same bytes. Without features, records are
     opaque.
 
-    files: pattern of shard names. version: for TFDS. Stock readers of known datasets expect certain
-    names and versions. tfds: name -> text of the files for TFDS, to be written unchanged instead of
-    those made from the features."""
+    table: how the texts of its table were read. files: pattern of shard names. version: for TFDS.
+    Stock readers of known datasets expect certain names and versions. tfds: name -> text of the
+    files for TFDS, to be written unchanged instead of those made from the features."""
 
     name: str
     features: Mapping[str, Feature]
     files: ShardFiles = SHARD_FILES
     version: str = _TFDS_VERSION
     tfds: Mapping[SidecarName, str] = field(default_factory=dict)
+    table: TableFormat = USUAL_FORMAT
 
     @property
     def opaque(self) -> bool:
@@ -138,14 +179,16 @@ class Schema:
             **({"files": self.files} if self.files != SHARD_FILES else {}),
             **({"version": self.version} if self.version != _TFDS_VERSION else {}),
             **({"tfds": dict(sorted(self.tfds.items()))} if self.tfds else {}),
+            **({"table": asdict(self.table)} if self.table != USUAL_FORMAT else {}),
         }
+
+
+_RARE = ("channels", "unit")
 
 
 def _feature_json(feature: Feature) -> Json:
     fields = asdict(feature) | {"shape": list(feature.shape)}
-    if feature.channels is None:
-        del fields["channels"]
-    return fields
+    return {key: value for key, value in fields.items() if key not in _RARE or value}
 
 
 @dataclass(frozen=True)

@@ -226,6 +226,6 @@ def _shared(one: Schema, other: Schema) -> Schema | None:
         key: merged_feature(key, feature, twin)
         for key, feature in one.features.items()
         if (twin := other.features.get(key))
-        and (twin.dtype, twin.shape) == (feature.dtype, feature.shape)
+        and (twin.dtype, twin.shape, twin.unit) == (feature.dtype, feature.shape, feature.unit)
     }
-    return Schema(one.name, features) if features else None
+    return replace(one, features=features) if features else None

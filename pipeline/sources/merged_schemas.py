@@ -88,7 +88,7 @@ def merged_feature(key: str, one: Feature | None, other: Feature | None) -> Feat
     if one is None or other is None:
         only = one or other
         assert only
-        return Feature(only.dtype, only.shape, True, only.content, only.doc)
+        return replace(only, optional=True)
     if one.dtype != other.dtype:
         kinds = " and ".join(sorted((one.dtype, other.dtype)))
         raise SchemaError(

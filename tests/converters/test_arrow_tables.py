@@ -18,6 +18,7 @@ from sweep import SWEEP
 from converters.table.columns import find_columns
 from pipeline.errors import InfeedError, OptionError, RawDataError
 from pipeline.raw import arrow_tables
+from pipeline.raw.rows import Table
 from pipeline.shards.manifest import read_manifest
 from pipeline.storage.schemes import open_storage
 
@@ -220,7 +221,7 @@ def test_the_time_for_a_table_of_many_columns_is_bounded(raw, raw_tables, tmp_pa
 def test_classes_of_all_files_are_found(raw):
     for number, names in enumerate((["a", "a"], ["b", "b"])):
         parquet.write_table(pa.table({"s": names * 2}), raw / f"train-{number}.parquet")
-    (column,) = find_columns(sorted(map(str, raw.iterdir())), None, {})
+    (column,) = find_columns(map(Table, sorted(map(str, raw.iterdir()))), {})
     assert (column.kind, column.names) == ("category", ("a", "b"))
 
 
@@ -228,7 +229,7 @@ def test_an_integer_that_is_missing_is_named_by_its_row(raw, raw_tables, tmp_pat
     parquet.write_table(pa.table({"a": [1, None, 3]}), raw / "train.parquet", row_group_size=1)
     raw_tables.convert(tmp_path / "out", "--max-bad-records=1")
     assert (
-        "row 2: 'a' is None; it must be an integer"
+        "row 2: 'a' has no value. Give --missing a=VALUE"
         in (tmp_path / "out/_rejects/train.jsonl").read_text()
     )
     raw_tables.convert(tmp_path / "zero", "--missing=a=0")

@@ -115,7 +115,7 @@ def test_a_table_without_a_split_is_noted_with_its_likely_purpose(
     flags = ("--text-column=text", "--label-column=label")
     raw_tables.convert(tmp_path / "out", *flags)
     assert (
-        f"note: {tmp_path}/raw/labels.csv is not converted: its name does not begin with a split. If"
+        "note: 1 file not read: labels.csv. The names of tables begin with a split. Rename those"
         in capsys.readouterr().out
     )
     raw_tables.convert(tmp_path / "named", *flags, f"--label-file={tmp_path}/raw/labels.csv")

@@ -170,7 +170,7 @@ def test_targets_arrive_as_float32_and_invalid_numbers_are_listed(table, tmp_pat
     errors = ledger_of(tmp_path / "out", "train")
     assert (
         errors["train/train.csv:4"]
-        == "line 4: 'a' is ''; it must be a finite number within float32"
+        == "line 4: 'a' has no value; it must be a finite number within float32"
     )
     assert set(errors) == {f"train/train.csv:{line}" for line in range(4, 10)}
     manifest = read_manifest(str(tmp_path / "out"))

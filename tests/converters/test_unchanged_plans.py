@@ -126,15 +126,15 @@ UNCHANGED = {
     ),
     folders_with_a_png: ({"train": "5df4141db7a91fec5cfd3e3814b69ea6"}, None),
     a_table: (
-        {"train": "c5480ce4f54c0cace02266e2f1a82972"},
+        {"train": "b91b9b80cb33cac88f43abbc5d48531e"},
         "2322ea5dfad7ac4924a0df24664bd4cac826fe21c089b5d6f1dcd1ba5a242248",
     ),
     a_table_of_several_labels: (
-        {"train": "3682a86a049ef3daf995f8b3c34212bb"},
+        {"train": "1d9ce72a4b2cc0721463cab5d00c7010"},
         "716171106c65e38db46e835eb4fa5cf755366d36e2473ba95594883f3b79847c",
     ),
     a_table_of_numbers: (
-        {"train": "51b8b738b1ea9980432f4415c3635e69"},
+        {"train": "9700ded4bbb443e0412d0f9a4fcc49da"},
         "1c7b5add184a55d9258c653fac20d9ee58e2c8e2beb3f83d9a883afc825b8a89",
     ),
     imagenet: (

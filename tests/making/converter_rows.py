@@ -27,7 +27,7 @@ from converters.text.documents import DocumentFormat, find_texts
 from converters.tfds_to_gcs import DatasetName, find_tfds
 from pipeline.raw.image_files import ToJpeg
 from pipeline.shards.frames import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, frame
-from pipeline.shards.schema import Labels
+from pipeline.shards.schema import Labels, TableFormat
 from pipeline.tokenizers import ByteTokenizer, CharacterTokenizer, TextInfo
 
 __all__ = ["CONVERTERS", "Row"]
@@ -96,7 +96,7 @@ def intact_payloads(directory):
 
 def find_image_tables(directory):
     tables = find_tables(directory, [], None)
-    (found,) = find_columns(tables.paths, None, {"animal": "category", "*": "skip"})
+    (found,) = find_columns(tables.tables, {"animal": "category", "*": "skip"})
     label = replace(found, key="image/class/label", base=1, required=True)
     return ImageTableConverter(
         "file", (label, replace(label, kind=CLASS_NAME, key="image/class/text"))
@@ -105,7 +105,7 @@ def find_image_tables(directory):
 
 def find_text_tables(directory):
     tables = find_tables(directory, [], HeldOut(0.3))
-    (found,) = find_columns(tables.paths, None, {"about": "category", "*": "skip"}, "|")
+    (found,) = find_columns(tables.tables, {"about": "category", "*": "skip"}, "|")
     about = replace(found, shape=(None,), key="labels", separator="|", required=True)
     return RowConverter(
         (Column("text", "text", required=True), about), held_out=HeldOut(0.3)
@@ -114,7 +114,7 @@ def find_text_tables(directory):
 
 def find_rows(directory):
     tables = find_tables(directory, [], HeldOut(0.3))
-    columns = find_columns(tables.paths, None, {"city": "category", "rooms": "int64"})
+    columns = find_columns(tables.tables, {"city": "category", "rooms": "int64"})
     columns = tuple(replace(column, required=column.name == "city") for column in columns)
     return RowConverter(columns, held_out=HeldOut(0.3)), tables.sources
 
@@ -147,7 +147,7 @@ IMAGE_TABLES = (
         {"target": target}
         for target in ((Column("weight", "float32", (1,), parts=("weight",)),), ())
     ),
-    *({"column": "note"}, {"key_column": "note"}, {"delimiter": ";"}),
+    *({"column": "note"}, {"key_column": "note"}, {"format": TableFormat(";")}),
 )
 TEXT_TABLES = tuple(
     {"columns": (Column("about", "category", names=("x",), separator=each),)} for each in "|,"
@@ -168,7 +168,7 @@ PACKED_TEXTS = (  # each differs in one field from what find_texts_to_pack makes
             DocumentFormat(max_bytes=9),
         )
     ),
-    {"reading": DocumentFormat(delimiter=";")},
+    {"reading": DocumentFormat(format=TableFormat(";"))},
 )
 ROWS = (
     *({"columns": (Column("price", kind),)} for kind in ("float32", "text")),
@@ -176,7 +176,12 @@ ROWS = (
         {"columns": (column,)}
         for column in (Column("price", "float32", (2,)), Column("price", "float32", missing="0"))
     ),
-    *({"name": "x"}, {"key_column": "note"}, {"delimiter": ";"}, {"held_out": HeldOut(0.1)}),
+    *(
+        {"name": "x"},
+        {"key_column": "note"},
+        {"format": TableFormat(";")},
+        {"held_out": HeldOut(0.1)},
+    ),
     *IMAGE_FOLDER[1:],
 )
 CIFAR = ({"names": ("cat",)}, {"coarse_names": ("animal",)})

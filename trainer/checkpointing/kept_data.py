@@ -14,7 +14,7 @@ from pipeline.description import Describe, Description
 from pipeline.errors import CheckpointError, Reject
 from pipeline.raw.cells import document_cell, integer_cell, number_or_nan
 from pipeline.shards.example import Value
-from pipeline.shards.schema import Feature, Labels, Schema, Statistics
+from pipeline.shards.schema import Labels, Schema, Statistics
 from pipeline.shards.typed_json import JsonFile, read_sealed, sealed
 from pipeline.sources.in_memory import ExampleRecords
 from pipeline.storage.schemes import open_storage
@@ -134,19 +134,25 @@ def records_like(
     )
 
 
-def row_values(features: Mapping[str, Feature], cells: Mapping[str, Any]) -> dict[str, Value]:
+def row_values(schema: Schema, cells: Mapping[str, Any]) -> dict[str, Value]:
     """The cells of a table's row whose columns have the names of features, as their values; NaN for
     a missing number.
 
     Raises Reject."""
     integer = partial(number_or_nan, read=integer_cell)
     kinds: Mapping[str, Any] = {"bytes": document_cell, "int64": integer, "float32": number_or_nan}
+    features = schema.features
     values = dict[str, Any]()
     try:
         for name, cell in cells.items():
-            if name in features:
-                kind = partial(kinds[features[name].dtype], name)
-                values[name] = [*map(kind, cell)] if isinstance(cell, list) else kind(cell)
+            if name not in features:
+                continue
+            dtype = features[name].dtype
+            read = partial(kinds[dtype], name)
+            items = cell if isinstance(cell, list) else [cell]
+            plain = items if dtype == "bytes" else map(schema.table.number, items)
+            read_items = [*map(read, plain)]
+            values[name] = read_items if isinstance(cell, list) else read_items[0]
     except ValueError as error:
         raise Reject(str(error)) from error
     if not values:

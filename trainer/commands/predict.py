@@ -33,9 +33,9 @@ from pipeline.errors import (
     printable,
 )
 from pipeline.logs import errors_only
-from pipeline.raw.cells import MISSING, class_number, is_missing
+from pipeline.raw.cells import MISSING, class_number
 from pipeline.raw.image_files import orientation
-from pipeline.raw.rows import TABLE_SUFFIXES, table_rows
+from pipeline.raw.rows import Table, is_table
 from pipeline.shards.example import Value
 from pipeline.sizes import MiB, counted, format_bytes
 from pipeline.sources.in_memory import ExampleRecords
@@ -120,12 +120,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             "turns them upright: give it if the conversion had it.",
             file=sys.stderr,
         )
+    description = recipe.description
+    assert description is not None
     for column, numbers in recipe.row_classes.items():
         cells = [each.cells.get(column) for each in good]
         if unknown := [
             str(cell)
             for cell in cells
-            if class_number(numbers, cell) == MISSING and not is_missing(cell)
+            if class_number(numbers, cell) == MISSING
+            and description.schema.table.number(cell) is not None
         ]:
             text = f"note: values of {column} that the model has never seen count as missing: "
             some = ", ".join([*dict.fromkeys(unknown)][:5])
@@ -208,17 +211,20 @@ def _read(recipe: DataRecipe, paths: Sequence[str], *, upright: bool) -> Iterato
 
 def _raw(recipe: DataRecipe, path: str, upright: bool) -> Iterator[Raw]:
     storage = open_storage(path)
+    assert recipe.description is not None
+    schema = recipe.description.schema
+    units = {name: feature.unit for name, feature in schema.features.items() if feature.unit}
     try:
         if storage.stat(path).bytes > MOST_OF_FILE:
             yield Raw(
                 path, {}, f"more than {format_bytes(MOST_OF_FILE)}, which are not read into memory"
             )
-        elif not path.endswith(TABLE_SUFFIXES):
+        elif not is_table(path):
             data = storage.read(path)
             raw = _record(recipe, path, lambda: recipe.file_record(data, upright=upright))
             yield raw._replace(rotated=not upright and orientation(data) != 1)
         else:
-            for count, row in enumerate(table_rows(storage, path, None)):
+            for count, row in enumerate(Table(path, schema.table).rows(units=units)):
                 if count == MOST_ROWS:
                     raise OptionError(
                         f"{path} has more than {MOST_ROWS:,} rows, which are kept in memory. Give "

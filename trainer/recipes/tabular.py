@@ -8,7 +8,7 @@ of the training split that the conversion wrote. A category is predicted with cr
 accuracy, a number with squared errors and the metrics of a regression."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -130,8 +130,8 @@ class Config(DataRecipe):
     def row_schema(self, schema: Schema) -> Schema:
         """Numbers are float32, as in the model: int64 has no value for a missing one."""
         numbers = self.inputs.keys() - self.row_classes
-        floats = {name: Feature("float32", schema.features[name].shape) for name in numbers}
-        return Schema(schema.name, {**schema.features, **floats})
+        floats = {name: replace(schema.features[name], dtype="float32") for name in numbers}
+        return replace(schema, features={**schema.features, **floats})
 
     def row_record(self, cells: Mapping[str, Any]) -> "Mapping[str, Value]":
         """See DataRecipe.row_record; classes are given by name. What a row lacks, and a class never

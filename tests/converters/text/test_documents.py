@@ -13,7 +13,7 @@ from converters.text import documents as module
 from converters.text.documents import DocumentFormat, documents
 from converters.text.packing import Piece, packed_rows
 from pipeline.errors import RawDataError
-from pipeline.raw.rows import column_names
+from pipeline.raw.rows import Table
 from pipeline.storage.local import LocalStorage
 
 BLOCKS, ROWS = DocumentFormat("block"), DocumentFormat()
@@ -94,7 +94,7 @@ def test_a_compressed_file_has_the_same_documents(file, name):
         found(file / name, DocumentFormat()) == found(file / f"{name}.gz", DocumentFormat()) != []
     )
     if name != "a.txt":
-        assert "text" in column_names(LocalStorage(), str(file / f"{name}.gz"), None)
+        assert "text" in Table(str(file / f"{name}.gz")).column_names()
 
 
 def test_unusable_documents_state_why(file):

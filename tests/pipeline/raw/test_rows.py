@@ -11,8 +11,8 @@ from sweep import examples
 
 from pipeline.errors import RawDataError
 from pipeline.raw import rows as module
-from pipeline.raw.rows import column_names, table_rows
-from pipeline.storage.local import LocalStorage
+from pipeline.raw.rows import Table
+from pipeline.shards.schema import TableFormat
 
 
 def parsed(data, delimiter=","):
@@ -33,7 +33,7 @@ def rows_of(tmp_path):
     def rows(data, name="t.csv", delimiter=None):
         path = tmp_path / name
         path.write_bytes(data)
-        found = list(table_rows(LocalStorage(), str(path), delimiter))
+        found = list(Table(str(path), TableFormat(delimiter)).rows())
         for row in found:
             if not row.error:
                 again = parsed(
@@ -74,7 +74,7 @@ def test_bad_rows_are_reported_by_line_and_affect_no_other_row(rows_of):
     data = b'a,b\n1\n2,\xff\n3,4,5\n6,"x"y\n7,"open\n8,9\n10,"x\ny",11\n12,13\n'
     assert told(rows_of(data)) == [
         (2, "1 cells; the header has 2"),
-        (3, "not UTF-8: byte 0xff"),
+        (3, "not UTF-8: byte 0xff (see --encoding)"),
         (4, "3 cells; the header has 2"),
         (5, "not a csv row: ',' expected after '\"'"),
         # The quote of line 6 is closed by line 8's: a row of its own, over lines 6 to 8, it is not.
@@ -117,7 +117,7 @@ def test_json_lines_that_are_not_objects_are_reported(rows_of):
         (1, {"a": 1}),
         (3, "not a JSON object with columns: [1]"),
         (4, "not JSON: Expecting value at character 7"),
-        (5, "not UTF-8: byte 0xff"),
+        (5, "not UTF-8: byte 0xff (see --encoding)"),
         (6, "not a JSON object with columns: 3"),
         (7, "not a JSON object with columns: {}"),
     ]
@@ -135,7 +135,7 @@ def test_json_lines_that_are_not_objects_are_reported(rows_of):
         (b"\n\n", "it is empty"),
         (
             "a,b\n".encode("utf-16"),
-            "has no header with the names of its columns: not UTF-8: byte 0xff",
+            r"has no header with the names of its columns: not UTF-8: byte 0xff \(see --encoding\)",
         ),
         (b"a,b,a\n", "has two columns 'a'. Rename one of them"),
         (b'a,"b\n1,2\n', "has no header .* not a csv row: unexpected end of data"),
@@ -157,7 +157,7 @@ def test_the_columns_are_the_headers_or_those_of_the_first_objects(tmp_path):
     }
     for name, data in tables.items():
         (tmp_path / name).write_text(data)
-        names = column_names(LocalStorage(), str(tmp_path / name), None)
+        names = Table(str(tmp_path / name)).column_names()
         assert names == ([] if name == "empty.jsonl" else ["", "a", "b"])
 
 
@@ -185,19 +185,21 @@ def slowly(data):
 def test_rows_equal_those_of_a_slow_reader_that_tries_every_line(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("rows") / "t.csv"
     path.write_text(f"a\n{text}")
-    assert told(table_rows(LocalStorage(), str(path), None)) == list(slowly(f"a\n{text}"))
+    assert told(Table(str(path)).rows()) == list(slowly(f"a\n{text}"))
 
 
 def test_unclosed_quotes_cost_at_most_five_readings_of_the_table(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "MAX_ROW_BYTES", 4000)
     sizes, decode = [], module._text
-    monkeypatch.setattr(module, "_text", lambda line: sizes.append(len(line)) or decode(line))
+    monkeypatch.setattr(
+        module, "_text", lambda line, *more: sizes.append(len(line)) or decode(line, *more)
+    )
     path = tmp_path / "t.csv"
     for end in ("", 'x"x\n'):  # of the file, within the limit or not
         for lines in (300, 3000):
             path.write_text("a\n" + '"",x",",\n' * lines + end)
             sizes.clear()
-            rows = list(table_rows(LocalStorage(), str(path), None))
+            rows = list(Table(str(path)).rows())
             assert len(rows) == lines + bool(end)
             assert sum(sizes) < 5 * path.stat().st_size
 
@@ -214,7 +216,7 @@ def test_whatever_pythons_csv_module_writes_is_read_back_row_by_row(tmp_path_fac
     csv.writer(text, lineterminator=end).writerows([["a", "b"], *table])
     path = tmp_path_factory.mktemp("rows") / "t.csv"
     path.write_bytes(text.getvalue().encode())
-    rows = list(table_rows(LocalStorage(), str(path), None))
+    rows = list(Table(str(path)).rows())
     assert [list(row.cells.values()) for row in rows] == table
     data = path.read_bytes()
     assert [csv_cells(data[row.offset : row.offset + row.size]) for row in rows] == table
