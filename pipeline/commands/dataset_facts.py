@@ -142,7 +142,13 @@ def feature_rows(manifest: Manifest) -> Iterator[tuple[str, ...]]:
             else "x".join(map(str, feature.shape)) or "1 value"
         )
         holds = feature.content if feature.dtype == "bytes" else ""
-        yield key, feature.dtype, f"{shape}{', optional' * feature.optional}", holds, feature.doc
+        yield (
+            key,
+            feature.dtype,
+            f"{shape}{', optional' * feature.optional}",
+            holds,
+            feature.unit or feature.doc,
+        )
 
 
 def split_rows(manifest: Manifest) -> Iterator[tuple[str | int, ...]]:

@@ -194,7 +194,7 @@ def test_what_is_no_number_is_an_error_of_its_row(predicted, expected, tmp_path)
         ("inf", 0.5, 101, "true"),
         (3, "inf", 101, "true"),
         (3, 0.5, 101, "true"),
-        (3, "-", 101, ""),
+        (3, "x", 101, ""),
     ]
     lines, err = predicted("new.csv", as_csv(rows), status=1)
     assert_are(lines, [FIRST], expected)
@@ -203,7 +203,7 @@ def test_what_is_no_number_is_an_error_of_its_row(predicted, expected, tmp_path)
         f"{tmp_path}/new.csv:3: 'area' is 'inf'; it must be a finite number within float32\n" in err
     )
     assert (
-        f"{tmp_path}/new.csv:5: 'area' is '-'; it must be a finite number within float32\n" in err
+        f"{tmp_path}/new.csv:5: 'area' is 'x'; it must be a finite number within float32\n" in err
     )
     assert "error: left out 3 of 4, which could not be read." in err
 

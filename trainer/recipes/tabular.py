@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.checks import did_you_mean
 from pipeline.errors import OptionError
+from pipeline.logs import logger
 from pipeline.raw.cells import class_number
 from pipeline.shards.schema import ColumnStatistics, Feature, Labels, Schema, Statistics
 from trainer.recipe import DataRecipe, OptimizerConfig, TrainerConfig, settings
@@ -26,11 +27,16 @@ if TYPE_CHECKING:
     from trainer.models.small import TabularMlp
     from trainer.task import Batch, Task
 
+log = logger("trainer")
 TINY: Statistics = {
     "area": ColumnStatistics(130, 0, 64.5, 37.5, 0.0, 129.0),
     "city": ColumnStatistics(130, 0, categories={"Oslo": 65, "Rome": 65}),
     "price": ColumnStatistics(130, 0, 129.5, 75.0, 0.0, 259.0),
 }
+
+
+def _fits_int32(column: ColumnStatistics) -> bool:
+    return (column.min or 0) >= -(2**31) and (column.max or 0) < 2**31
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,19 +96,22 @@ class Config(DataRecipe):
         if name not in self._sizes:
             hint = did_you_mean(name, self._sizes)
             raise OptionError(
-                f"{option}={name!r}: not a column of numbers or classes, as many in every "
-                f"row.{hint}"
+                f"{option}={name!r}: not a column of classes or of numbers within 32 bits, as many "
+                f"in every row.{hint}"
             )
         return name
 
     @cached_property
     def _sizes(self) -> Mapping[str, int]:
         features = self.description.schema.features if self.description else {}
-        return {
-            name: size
-            for name in self.statistics
-            if name in features and (size := features[name].num_values)
-        }
+        sizes = dict[str, int]()
+        for name, column in self.statistics.items():
+            size = features[name].num_values if name in features else None
+            if size and features[name].dtype == "int64" and not _fits_int32(column):
+                log.warning("the column %s is left out: its integers do not fit 32 bits", name)
+            elif size:
+                sizes[name] = size
+        return sizes
 
     @property
     def _classes(self) -> Mapping[str, int]:

@@ -67,9 +67,7 @@ DAMAGE = {
 def test_damage_is_one_line_in_the_ledger_that_says_how_much_is_lost(raw, tmp_path, what):
     record, byte, written, text = DAMAGE[what]
     damaged(raw / "train-00001-of-00002", record, byte, SIZE)
-    with pytest.raises(
-        ConversionError, match=rf"train-00001-of-00002:00000000{record}: .*{text}"
-    ):
+    with pytest.raises(ConversionError, match=rf"train-00001-of-00002:00000000{record}: .*{text}"):
         convert(raw, tmp_path / "out")
     convert(raw, tmp_path / "out", "--max-bad-records=1")
     assert len(payloads_in(tmp_path / "out")) == written

@@ -7,7 +7,7 @@ import pytest
 
 from converters.table.columns import Column, features_of
 from pipeline.description import Description
-from pipeline.errors import Reject
+from pipeline.errors import OptionError, Reject
 from pipeline.shards.schema import ColumnStatistics, Schema
 from pipeline.sources.in_memory import ExampleRecords
 from trainer.recipe import settings
@@ -132,3 +132,20 @@ def test_integers_are_read_as_float32_which_has_a_missing_value(recipe):
     assert changed == {"whole", "pair"}
     assert {recipe.row_schema(schema).features[name].dtype for name in changed} == {"float32"}
     assert recipe.row_schema(schema).features["pair"].shape == (2,)
+
+
+def test_a_column_of_integers_beyond_32_bits_is_left_out_and_cannot_be_asked_for(caplog):
+    schema = Schema("rows", features_of((Column("id", "int64"), *COLUMNS[:2])))
+    statistics = {name: ColumnStatistics(9, 0, 1.0, 1.0, 0.0, 9.0) for name in schema.features}
+    statistics["id"] = ColumnStatistics(9, 0, 1.0, 1.0, 0.0, 2.0**31)
+    description = Description(schema, None, statistics)
+    records = ExampleRecords(
+        "rows", schema, [{"id": [0], "whole": [0], "real": [0.0]}], description=description
+    )
+    config = Config(data_dir="unused", target="real", trainer=settings(workdir="unused"))
+    assert [*config.on(records).inputs] == ["whole"]
+    assert "the column id is left out: its integers do not fit 32 bits" in caplog.text
+    with pytest.raises(
+        OptionError, match="columns='id': not a column of classes or of numbers within 32"
+    ):
+        _ = replace(config, columns=("id",)).on(records).inputs

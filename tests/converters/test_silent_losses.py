@@ -1,0 +1,276 @@
+"""Tables as people have them: each value arrives as it was, computed by pandas, pyarrow or Python, or is refused by name."""
+
+import datetime
+import decimal
+import gzip
+import json
+import math
+import re
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from converted import ledger_of, records_of
+from pyarrow import csv as arrow_csv
+from pyarrow import ipc, parquet
+
+from pipeline.commands.describe import main as describe
+from pipeline.errors import ConversionError, OptionError, RawDataError
+from pipeline.shards.manifest import read_manifest
+
+pytestmark = pytest.mark.usefixtures("without_beam")
+
+NOON = datetime.datetime(2026, 1, 2, 12, 0, 0, 5000)
+
+
+@pytest.fixture
+def raw(tmp_path):
+    (tmp_path / "raw").mkdir()
+    return tmp_path / "raw"
+
+
+@pytest.fixture
+def convert(raw, raw_tables, tmp_path, capsys):
+    """convert(*flags) -> values by column in the order of keys, features, and what was printed."""
+
+    def run(*flags, keys=None):
+        raw_tables.convert(tmp_path / "out", *flags)
+        printed = capsys.readouterr().out
+        records = records_of(tmp_path / "out")
+        columns = {name: [record[name] for record in records] for name in records[0]}
+        describe([str(tmp_path / "out")])
+        printed += capsys.readouterr().out
+        return columns, read_manifest(str(tmp_path / "out")).schema.features, printed
+
+    return run
+
+
+def of_one(values):
+    return sorted(value for (value,) in values)
+
+
+SAME_INSTANT = {
+    "timestamps": (
+        [pa.array([NOON], pa.timestamp(unit)) for unit in ("ms", "us", "ns")],
+        "ns since 1970-01-01",
+        np.datetime64(NOON, "ns").astype(int),
+    ),
+    "timestamps of a time zone": (
+        [pa.array([NOON], pa.timestamp(unit, "Europe/Rome")) for unit in ("ms", "us")],
+        "us since 1970-01-01 UTC",
+        np.datetime64(NOON, "us").astype(int),
+    ),
+    "dates beside timestamps": (
+        [
+            pa.array([NOON.date()], pa.date32()),
+            pa.array([datetime.datetime(2026, 1, 2)], pa.timestamp("ms")),
+        ],
+        "ms since 1970-01-01",
+        np.datetime64(NOON.date(), "ms").astype(int),
+    ),
+    "times of day": (
+        [pa.array([NOON.time()], kind) for kind in (pa.time32("ms"), pa.time64("us"))],
+        "us since midnight",
+        12 * 3600 * 10**6 + 5000,
+    ),
+    "durations": (
+        [
+            pa.array([datetime.timedelta(seconds=3)], pa.duration("s")),
+            pa.array([datetime.timedelta(seconds=3)], pa.duration("ms")),
+        ],
+        "ms of duration",
+        3000,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SAME_INSTANT)
+def test_one_instant_in_files_of_several_units_is_one_number_in_the_finest(raw, convert, kind):
+    arrays, unit, number = SAME_INSTANT[kind]
+    for i, array in enumerate(arrays):
+        parquet.write_table(pa.table({"at": array}), raw / f"train-{i}.parquet")
+    columns, features, printed = convert()
+    assert columns["at"] == [[number]] * len(arrays)
+    assert features["at"].unit == unit
+    assert f"at int64 in {unit}" in printed
+    assert re.search(rf"at +int64 .*{unit}", printed)  # of describe
+
+
+@pytest.mark.parametrize(
+    ("others", "text"),
+    [
+        (pa.array([NOON], pa.timestamp("ms", "UTC")), "ms since 1970-01-01 UTC"),
+        (pa.array([1]), "holds int64 and ms since 1970-01-01"),
+        (pa.array([NOON.time()], pa.time32("ms")), "ms since midnight"),
+    ],
+)
+def test_columns_that_count_different_things_are_refused_by_name(raw, convert, others, text):
+    parquet.write_table(
+        pa.table({"at": pa.array([NOON], pa.timestamp("ms"))}), raw / "train-0.parquet"
+    )
+    parquet.write_table(pa.table({"at": others}), raw / "train-1.parquet")
+    with pytest.raises(OptionError, match=f"the column 'at' .*{text}"):
+        convert()
+
+
+def test_an_instant_beyond_the_finest_unit_is_refused_with_its_row(raw, convert, tmp_path):
+    far = np.array(["2400-01-01", "2020-01-01"], "datetime64[s]")
+    parquet.write_table(pa.table({"at": far}), raw / "train-0.parquet")
+    parquet.write_table(pa.table({"at": far[1:].astype("datetime64[ns]")}), raw / "train-1.parquet")
+    with pytest.raises(
+        ConversionError, match=r"train-0.parquet:1: row 1: 'at' is 1356\d+; it must"
+    ):
+        convert()
+
+
+def test_decimals_and_long_digits_keep_every_digit(raw, convert):
+    table = pa.table({"id": pa.array([decimal.Decimal(1234567890123456789)], pa.decimal128(38))})
+    parquet.write_table(table, raw / "train.parquet")
+    assert convert()[0]["id"] == [[1234567890123456789]]
+
+
+def test_digits_that_a_number_would_not_keep_are_texts(raw, convert):
+    rows = [("00501", "+39 06", 2**63, "7"), ("10001", "+4930", 5, "8"), ("02139", "+1", 6, "-9")]
+    lines = "".join(f"{','.join(map(str, row))}\n" for row in rows)
+    (raw / "train.csv").write_text(f"zip,phone,id,n\n{lines}")
+    columns, features, printed = convert()
+    assert {name: feature.dtype for name, feature in features.items()} == {
+        "zip": "bytes", "phone": "bytes", "id": "bytes", "n": "int64",
+    }  # fmt: skip
+    assert of_one(columns["zip"]) == [b"00501", b"02139", b"10001"]
+    assert of_one(columns["phone"]) == [b"+1", b"+39 06", b"+4930"]
+    assert of_one(columns["id"]) == sorted(str(row[2]).encode() for row in rows)
+    assert (
+        "zip text (00501, 10001), phone text (+39 06, +4930), id text (9223372036854775808, 5)"
+        in printed
+    )
+
+
+def test_integers_of_json_beyond_64_bits_are_refused_by_name(raw, convert):
+    (raw / "train.jsonl").write_text(f'{{"id": {2**64}}}\n{{"id": 1}}\n')
+    with pytest.raises(OptionError, match="the column 'id' holds int64 and integers beyond int64"):
+        convert()
+
+
+@pytest.mark.parametrize("marker", ["?", "-", "#N/A", "\\N", "", "nan", "--"])
+def test_the_usual_markers_are_missing_values_in_columns_of_numbers(raw, convert, marker):
+    cells = [marker if i % 60 == 0 else f"{i / 4}" for i in range(400)]
+    (raw / "train.csv").write_text("x,y\n" + "".join(f"{cell},1\n" for cell in cells))
+    columns, features, printed = convert()
+    assert features["x"].dtype == "float32"
+    numbers = [value for (value,) in columns["x"]]
+    assert sum(map(math.isnan, numbers)) == 7
+    assert sorted(n for n in numbers if n == n) == [i / 4 for i in range(400) if i % 60]
+    assert "x float32 (0.25, 0.5; 7 missing), y int64 (1)" in printed
+
+
+def test_markers_can_be_given_and_then_no_others_are(raw, convert):
+    (raw / "train.csv").write_text("x\n1.5\n999\n\n2.5\n")
+    columns, _, _ = convert("--missing-values=999,none")
+    assert sorted(map(str, (value for (value,) in columns["x"]))) == ["1.5", "2.5", "nan"]
+    (raw / "train.csv").write_text("x\n1.5\n?\n")
+    columns, _, _ = convert("--missing-values=999", "--overwrite")
+    assert of_one(columns["x"]) == [b"1.5", b"?"]
+
+
+@pytest.mark.parametrize(
+    ("text", "mark"), [("a;b\n1;2\n", "';'"), ("a\tb\n1\t2\n", "tab"), ("sep=;\na;b\n1;2\n", "';'")]
+)
+def test_another_delimiter_is_refused_with_the_flag_to_give(raw, convert, text, mark):
+    (raw / "train.csv").write_text(text)
+    with pytest.raises(RawDataError, match=f"Give --delimiter {mark}"):
+        convert()
+    columns, _, _ = convert(f"--delimiter={mark.strip(chr(39))}")
+    assert columns == {"a": [[1]], "b": [[2]]}
+
+
+def test_decimal_commas_and_single_byte_encodings_are_read_as_arrow_does(raw, convert):
+    text = "preis;ort\n1,5;Köln\n-2,25;Düren\n1.000,5;x\n"
+    (raw / "train.csv").write_bytes(text[: text.index("1.000")].encode("cp1252"))
+    columns, _, _ = convert(
+        "--delimiter=;", "--decimal=,", "--encoding=cp1252", "--columns=ort=text"
+    )
+    options = arrow_csv.ConvertOptions(decimal_point=",")
+    read = arrow_csv.read_csv(
+        raw / "train.csv",
+        arrow_csv.ReadOptions(encoding="cp1252"),
+        arrow_csv.ParseOptions(delimiter=";"),
+        options,
+    )
+    assert of_one(columns["preis"]) == sorted(read["preis"].to_pylist())
+    assert of_one(columns["ort"]) == sorted(name.encode() for name in read["ort"].to_pylist())
+    (raw / "train.csv").write_text(text)
+    flags = ("--delimiter=;", "--decimal=,", "--columns=preis=float32", "--overwrite")
+    with pytest.raises(ConversionError, match=r"'preis' is '1,000.5'; it must be a finite number"):
+        convert(*flags)  # a point that separates thousands is not read over
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "gbk", "shift_jis", "hex", "nonsense", "euc_jp"])
+def test_an_encoding_whose_bytes_are_no_characters_is_refused_by_name(raw, convert, encoding):
+    (raw / "train.csv").write_text("a\n1\n")
+    with pytest.raises(
+        OptionError, match=f"--encoding={encoding}: it must be utf-8, or have ASCII"
+    ):
+        convert(f"--encoding={encoding}")
+
+
+def test_everything_in_the_directory_is_read_or_named(raw, convert):
+    (raw / "train.csv").write_text("a\n1\n")
+    (raw / "train-2.CSV").write_text("a\n2\n")
+    (raw / "train-3.csv.gz").write_bytes(gzip.compress(b"a\n3\n"))
+    (raw / "train").mkdir()
+    (raw / "train" / "more.csv").write_text("a\n4\n")
+    (raw / "validation.xlsx").write_bytes(b"PK")
+    (raw / "other.csv").write_text("a\n5\n")
+    columns, _, printed = convert()
+    assert of_one(columns["a"]) == [1, 2, 3, 4]
+    assert "note: 1 file not read: validation.xlsx. The names of tables end in .csv" in printed
+    assert "note: 1 file not read: other.csv. The names of tables begin with a split" in printed
+
+
+def test_folders_of_spark_hive_and_save_to_disk_are_tables(raw, convert, tmp_path):
+    for date, cell in (("2026-01-01", 1), ("2026-01-02", 2), ("__HIVE_DEFAULT_PARTITION__", 3)):
+        folder = raw / "train.parquet" / f"date={date}" / "city=San%20Jos%C3%A9"
+        folder.mkdir(parents=True)
+        parquet.write_table(pa.table({"n": [cell]}), folder / "part-0.parquet")
+        (folder / "_SUCCESS").touch()
+    (raw / "train").mkdir()
+    table = pa.table({"n": [4, 5], "date": ["x", "y"], "city": ["a", "b"]})
+    with ipc.new_stream(raw / "train" / "data-00000-of-00001.arrow", table.schema) as sink:
+        sink.write_table(table)
+    (raw / "train" / "state.json").write_text("{}")
+    columns, _, printed = convert("--columns=date=text,city=text")
+    cells = zip(columns["n"], columns["date"], columns["city"], strict=True)
+    by_n = {n: (date, city) for (n,), (date,), (city,) in cells}
+    place = "San José".encode()
+    assert by_n == {
+        1: (b"2026-01-01", place), 2: (b"2026-01-02", place), 3: (b"", place), 4: (b"x", b"a"), 5: (b"y", b"b"),
+    }  # fmt: skip
+    assert "_SUCCESS" not in printed
+    assert "1 file not read: train/state.json" in printed
+
+
+def test_a_rejected_row_is_named_by_its_file(raw, convert, tmp_path):
+    (raw / "train").mkdir()
+    (raw / "train" / "a.csv").write_text("x,y\n1,2\n3\n")
+    with pytest.raises(
+        ConversionError, match=r"/raw/train/a.csv:3: line 3: 1 cells; the header has 2"
+    ):
+        convert()
+    assert list(ledger_of(tmp_path / "out")) == ["train/train/a.csv:3"]
+
+
+def test_a_column_that_only_some_tables_have_is_named_with_a_way_out(raw, convert):
+    (raw / "train-1.csv").write_text("a,b\n1,2\n")
+    (raw / "train-2.csv").write_text("a\n1\n")
+    with pytest.raises(
+        OptionError, match=r"^columns of other tables \(--columns NAME=skip .*train-2.csv has"
+    ):
+        convert()
+
+
+def test_the_units_and_markers_of_a_run_are_in_the_schema(raw, convert, tmp_path):
+    (raw / "train.csv").write_text("x\n1.5\nlost\n")
+    convert("--missing-values=lost")
+    page = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert page["schema"]["table"]["missing_values"] == ["lost"]
