@@ -70,8 +70,10 @@ def member_error(member: Member) -> str:
     plan digests."""
     if member.kind != "file":
         return f"a {member.kind}, not a file"
-    if not 0 < member.size <= _MAX_FILE_BYTES:
-        return f"a file of {member.size} bytes; allowed are 1 to {_MAX_FILE_BYTES:,}"
+    if not member.size:
+        return "an empty file, or a link to none"
+    if member.size > _MAX_FILE_BYTES:
+        return f"a file of {member.size} bytes; at most {_MAX_FILE_BYTES:,} are read"
     return ""
 
 

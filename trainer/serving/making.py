@@ -143,16 +143,13 @@ def _converted(model: ServedModel, platforms: Sequence[str]) -> Callable[..., Fe
 
 
 def _signature(specs: Mapping[str, Any]) -> Signature:
-    names = dict[str, str]()
+    arguments = set[str]()
     signature = dict[str, Any]()
     for name, spec in specs.items():
         argument = _argument(name)
-        if argument in names:
-            raise ExportError(
-                f"{names[argument]!r} and {name!r} are both {argument!r} in a SavedModel. Rename "
-                "one."
-            )
-        names[argument] = name
+        while argument in arguments:  # as of "a b" and "a-b"
+            argument += "_"
+        arguments.add(argument)
         signature[name] = tf.TensorSpec([None, *spec.shape], tf.as_dtype(spec.dtype), argument)
     return signature
 

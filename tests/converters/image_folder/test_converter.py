@@ -135,7 +135,7 @@ def test_files_that_are_not_images_are_listed_and_hidden_files_ignored(raw_image
     assert ledger_of(tmp_path / "out") == {
         "train/README.md": "a file beside the class folders: it has no class",
         "train/cat/more": "a folder, not a file",
-        "train/dog/empty.png": "a file of 0 bytes; allowed are 1 to 536,870,912",
+        "train/dog/empty.png": "an empty file, or a link to none",
         **{
             f"train/{name}/notes.txt": "not a JPEG, PNG, WebP or GIF file"
             for name in raw_image_folder.files

@@ -98,7 +98,7 @@ def test_rows_that_cannot_become_records_carry_the_reason(raw_imagenet):
     raw_imagenet.validation["thumbs.db"] = b"x"
     _, rows = scanned(raw_imagenet.write())
     assert {row.key: row.error for row in rows if row.error} == {
-        "train/n00000001/n00000001_0.JPEG": "a file of 0 bytes; allowed are 1 to 536,870,912",
+        "train/n00000001/n00000001_0.JPEG": "an empty file, or a link to none",
         "validation/ILSVRC2012_val_00000099.JPEG": "no label: synset_labels.txt has none for this file name",
         "validation/thumbs.db": "no label: synset_labels.txt has none for this file name",
     }

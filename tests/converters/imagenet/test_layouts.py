@@ -95,7 +95,7 @@ def test_foreign_files_in_a_class_folder_are_rejected_by_name(raw_folders, tmp_p
     for line in (
         "inner: a folder, not a file",
         "notes.txt: not a JPEG or PNG file",
-        "empty.JPEG: a file of 0 bytes",
+        "empty.JPEG: an empty file, or a link to none",
     ):
         assert line in str(error.value)
 

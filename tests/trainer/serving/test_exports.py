@@ -422,6 +422,12 @@ def test_the_names_of_inputs_are_ones_that_python_and_tensorflow_accept(name, ar
     assert [spec.name for spec in signature.values()] == [argument]
 
 
+def test_columns_whose_names_become_the_same_argument_are_both_in_the_signature():
+    spec = ArraySpec((), np.dtype(np.float32))
+    signature = making._signature({"a b": spec, "a-b": spec})
+    assert {name: each.name for name, each in signature.items()} == {"a b": "a_b", "a-b": "a_b_"}
+
+
 def test_a_jax_without_jax2tf_is_one_error(photographs, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "jax.experimental.jax2tf", None)
     monkeypatch.delattr(jax.experimental, "jax2tf", raising=False)
