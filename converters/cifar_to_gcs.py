@@ -30,7 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parsed(parser, argv)
     splits = chosen_splits(args, SPLITS)
     with scratch_of(args, args.raw_data_dir) as scratch:
-        return run(args, *find_cifar(args.raw_data_dir, splits, scratch), scratch)
+        found = find_cifar(args.raw_data_dir, splits, scratch)
+        return run(args, *found, scratch, used="cifar|meta|names|readme")
 
 
 if __name__ == "__main__":

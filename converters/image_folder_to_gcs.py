@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with Console().status("looking for class folders"):  # reads an archive to its end
             raw = find_folders(args.raw_data_dir, splits, held_out, scratch)
         converter = ImageFolderConverter(raw.classes, held_out, to_jpeg)
-        return run(args, converter, raw.sources, scratch, notices=raw.notices)
+        return run(args, converter, raw.sources, scratch, notices=raw.notices, used="^$")
 
 
 def _parser() -> argparse.ArgumentParser:

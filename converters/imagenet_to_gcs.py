@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             check_full_set(raw, splits)
         converter = dataclasses.replace(converter, validation_labels=raw.validation_labels)
         expected = {split: FULL_SET[split] for split in splits} if args.full_set else None
-        return run(args, converter, raw.sources, scratch, expected=expected)
+        return run(args, converter, raw.sources, scratch, expected, used=r"\.(txt|csv)$|devkit")
 
 
 def _converter(args: argparse.Namespace) -> ImagenetConverter:

@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.labels_file:
             labels = read_labels(args.labels_file, args.label_key, args.label_base, schema)
             converter = replace(converter, labels=labels)
-        return run(args, converter, sources, scratch)
+        return run(args, converter, sources, scratch, used=r"^_|\.(json|txt)$")
 
 
 def _report(schema: Schema, complete: bool) -> None:
