@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with scratch_of(args, args.raw_data_dir) as scratch:
         sources, labels = find_idx(args.raw_data_dir, splits, args.prefix, scratch)
         converter = IdxConverter(names or class_names(labels.values()), labels, args.transpose)
-        return run(args, converter, sources, scratch, used="-ubyte")
+        return run(args, converter, sources, scratch, used=r"-ubyte|\.txt$")
 
 
 def class_names(labels: Iterable[bytes]) -> tuple[str, ...]:
