@@ -1,8 +1,8 @@
 """python -m converters.image_folder_to_gcs: folders of images, one per class -> ~100 MB TFRecord
 shards.
 
-Reads JPEG, PNG, WebP and GIF files; every image becomes a JPEG. Runs on Apache Beam. The same
-command resumes an interrupted conversion."""
+Reads JPEG, PNG, WebP, GIF, BMP, TIFF and AVIF files; every image becomes a JPEG. Runs on Apache
+Beam. The same command resumes an interrupted conversion."""
 
 if __name__ == "__main__":
     from pipeline.commands.program import ctrl_c_exits

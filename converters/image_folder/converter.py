@@ -59,7 +59,7 @@ class ImageFolderConverter:
     def digest_fields(self) -> Mapping[str, Any]:
         """See Converter. Without the fraction: the rows of a split already depend on it."""
         return {
-            "converter": "image_folder/1",
+            "converter": "image_folder/2",
             "classes": names_digest(self.classes),
             **asdict(self.to_jpeg),
         }

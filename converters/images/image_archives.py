@@ -14,12 +14,13 @@ from converters.raw.files import is_hidden, readable
 from converters.raw.tars import Member, entries
 from converters.raw.zips import zip_members
 from pipeline.errors import RawDataError
+from pipeline.raw.image_files import ENCODED_AGAIN
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Stat, join
 
 _SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 KNOWN_SUFFIXES = (*_SUFFIXES, ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".7z", ".rar")
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", *ENCODED_AGAIN)
 _SHOWN_FILES = 8
 _MAX_DEPTH = 20  # deeper folders are not told apart: a name may have thousands of parts
 

@@ -127,7 +127,7 @@ def add_image_options(parser: argparse.ArgumentParser) -> None:
         "--jpeg-quality",
         type=int,
         default=95,
-        help="of PNG, WebP, GIF and changed JPEG files (default: 95)",
+        help="of changed JPEG files and of other formats (default: 95)",
     )
 
 

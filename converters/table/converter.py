@@ -74,7 +74,7 @@ class ImageTableConverter:
         return labels_of(self.target)
 
     def digest_fields(self) -> Mapping[str, Any]:
-        return {"converter": "table/3", **asdict(self)}
+        return {"converter": "table/4", **asdict(self)}
 
     def scan(self, storage: Storage, source: Source) -> Iterator[References]:
         """See Converter. A source is a table. On gs:// this makes one request per image, 32 at

@@ -1,16 +1,16 @@
-"""JPEG, PNG, WebP or GIF files as JPEGs that every reader decodes; optionally turned upright and
-scaled down.
+"""Image files as JPEGs that every reader decodes; optionally turned upright and scaled down.
 
 Readers of tensorflow/tpu's schema, including ours, decode only JPEGs and take the size from their
 headers. Formats are recognized by content, never by name."""
 
 import io
+import re
 import struct
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from PIL import Image
+from PIL import Image, features
 
 from pipeline.errors import Reject
 from pipeline.raw.jpeg import (
@@ -43,10 +43,23 @@ _NOT_TURNED = (
 )
 # what Pillow raises for damaged EXIF
 _DAMAGED = (OSError, SyntaxError, ValueError, TypeError, struct.error)
-_FIRST_FRAME = "only the first frame of an animated GIF was taken"
 
-_ENCODED_AGAIN = (".png", ".webp", ".gif")
-_Format = Literal["JPEG", "PNG", "WEBP", "GIF"]
+ENCODED_AGAIN = (".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif")
+"""The suffixes of the formats other than JPEG."""
+_Format = Literal["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF"]
+_BEGINNINGS: dict[_Format, bytes] = {
+    "JPEG": b"\xff\xd8",
+    "PNG": PNG_MAGIC,
+    "WEBP": b"RIFF....WEBP",
+    "GIF": b"GIF8[79]a",
+    "BMP": b"BM",
+    "TIFF": b"II[*+]\0|MM\0[*+]",
+    "AVIF": b"....ftyp.{0,28}avi[fs]",
+}
+_FIRST_FRAMES = {
+    "GIF": "only the first frame of an animated GIF was taken",
+    "TIFF": "only the first page of a TIFF of several was taken",
+}
 
 
 @dataclass(frozen=True)
@@ -67,23 +80,20 @@ class ToJpeg:
         them."""
         if self.max_side:
             return 60
-        return 13 if self.verify == "decode" or name.lower().endswith(_ENCODED_AGAIN) else 0
+        return 13 if self.verify == "decode" or name.lower().endswith(ENCODED_AGAIN) else 0
 
     def __call__(self, data: bytes) -> Jpeg:
         """The JPEG, with its fixups in the order they were made. Raises Reject."""
         form = _format(data)
         if form == "JPEG":
             return self._from_jpeg(data)
-        check_size(*_size(data, form))  # before Pillow allocates anything
-        image = decode_image(data, (form,))
-        if form != "GIF" and getattr(image, "n_frames", 1) > 1:
-            raise Reject(_ANIMATION)
+        image = _decoded(data, form)
         turn = _turn(image)
         opaque, fixups = _opaque(image)
         notes = self._notes(turn is not None)
-        if form == "GIF" and _is_animated(image):
+        if form in _FIRST_FRAMES and _is_animated(image):
             fixups = (*fixups, "first_frame_only")
-            notes = (*notes, _FIRST_FRAME)
+            notes = (*notes, _FIRST_FRAMES[form])
         return self._encoded(opaque, turn, (f"{form.lower()}_to_jpeg", *fixups), notes)
 
     def _from_jpeg(self, data: bytes) -> Jpeg:
@@ -133,15 +143,22 @@ class ToJpeg:
 
 
 def _format(data: bytes) -> _Format:
-    if data.startswith(b"\xff\xd8"):
-        return "JPEG"
-    if data.startswith(PNG_MAGIC):
-        return "PNG"
-    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
-        return "WEBP"
-    if data.startswith((b"GIF87a", b"GIF89a")):
-        return "GIF"
-    raise Reject("not a JPEG, PNG, WebP or GIF file")
+    for form, beginning in _BEGINNINGS.items():
+        if re.match(beginning, data, re.DOTALL):
+            return form
+    raise Reject("not a JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF file")
+
+
+def _decoded(data: bytes, form: _Format) -> Image.Image:
+    """All pixels of a file that is not a JPEG. Raises Reject."""
+    if form == "AVIF" and not features.check("avif"):
+        raise Reject("an AVIF file, which this Pillow cannot read; Pillow 11.3 or newer can")
+    if form in ("PNG", "WEBP", "GIF"):
+        check_size(*_size(data, form))  # before Pillow allocates anything
+    image = decode_image(data, (form,))
+    if form not in _FIRST_FRAMES and getattr(image, "n_frames", 1) > 1:
+        raise Reject(_ANIMATION)
+    return image
 
 
 def _size(data: bytes, form: _Format) -> tuple[int, int]:
@@ -229,7 +246,10 @@ def _turn(image: Image.Image) -> Image.Transpose | None:
 
 
 def _opaque(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
-    """The image in grey or RGB, on white: the colours of transparent pixels are arbitrary."""
+    """The image in grey or RGB, on white: the colours of transparent pixels are arbitrary. Raises
+    Reject."""
+    if image.mode in ("I", "F"):  # of TIFF
+        raise Reject("32-bit values, which a JPEG cannot hold; save them with 8 or 16 bits")
     if image.mode.startswith("I"):  # 16-bit grey: Pillow's own conversion clips at 255
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)), ()
     mode = "L" if image.mode in ("1", "L", "LA") else "RGB"

@@ -119,6 +119,13 @@ def decode_image(data: bytes, formats: tuple[str, ...] | None = None) -> Image.I
     # its text contains a memory address, and the ledger of every run must be the same
     except UnidentifiedImageError:
         raise Reject("truncated or damaged image: its header cannot be read") from None
-    except (OSError, SyntaxError, ValueError, struct.error, Image.DecompressionBombError) as e:
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        RuntimeError,  # of AVIF
+        struct.error,
+        Image.DecompressionBombError,
+    ) as e:
         raise Reject(f"truncated or damaged image: {str(e)[:200]}") from None
     return image

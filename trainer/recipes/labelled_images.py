@@ -130,8 +130,8 @@ def raw_image(layout: Any, key: str, data: bytes, *, upright: bool) -> "Mapping[
     """The feature `key` as the conversion that wrote records of this layout makes it from an image
     file.
 
-    Converters of photographs write JPEGs; all others keep what they read, so only a WebP or GIF is
-    made a JPEG. upright: turn it according to EXIF. Raises Reject."""
+    Converters of photographs write JPEGs; all others keep a PNG, and any other image is made a
+    JPEG. upright: turn it according to EXIF. Raises Reject."""
     from pipeline.raw.image_files import ToJpeg
     from pipeline.raw.jpeg import PNG_MAGIC, to_rgb_jpeg
 

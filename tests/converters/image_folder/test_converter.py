@@ -4,9 +4,11 @@ import io
 import json
 import shutil
 
+import numpy as np
 import pytest
 from converted import ledger_of, records_of, single
 from PIL import Image
+from raw_data.archives import zip_of
 from raw_data.images import make_image
 
 from converters.image_folder.converter import ImageFolderConverter
@@ -137,7 +139,7 @@ def test_files_that_are_not_images_are_listed_and_hidden_files_ignored(raw_image
         "train/cat/more": "a folder, not a file",
         "train/dog/empty.png": "an empty file, or a link to none",
         **{
-            f"train/{name}/notes.txt": "not a JPEG, PNG, WebP or GIF file"
+            f"train/{name}/notes.txt": "not a JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF file"
             for name in raw_image_folder.files
         },
     }
@@ -286,6 +288,32 @@ def gif_of(greys):
     buffer, frames = io.BytesIO(), [Image.new("L", (16, 12), grey) for grey in greys]
     frames[0].save(buffer, "GIF", save_all=True, append_images=frames[1:])
     return buffer.getvalue()
+
+
+def test_bmp_tiff_and_avif_become_jpegs(raw_image_folder, tmp_path):
+    picture = Image.linear_gradient("L").convert("RGB").resize((40, 30))
+    for form, mode in (("BMP", "L"), ("TIFF", "CMYK"), ("AVIF", "RGB")):
+        buffer = io.BytesIO()
+        picture.convert(mode).save(buffer, form)
+        raw_image_folder.files["cat"][f"odd.{form.lower()}"] = buffer.getvalue()
+    raw_image_folder.write("train").convert(tmp_path / "out", "--max-bad-records=3")
+    records = single(records_of(tmp_path / "out"))
+    odd = [record for record in records if record["image/filename"].startswith(b"odd.")]
+    assert len(odd) == 3
+    for record in odd:
+        image = Image.open(io.BytesIO(record["image/encoded"]), formats=("JPEG",))
+        assert image.size == (record["image/width"], record["image/height"]) == (40, 30)
+        assert np.abs(np.asarray(image.convert("RGB"), int) - np.asarray(picture, int)).mean() < 3
+    fixups = read_manifest(str(tmp_path / "out")).split("train").fixups
+    assert {f"{form}_to_jpeg": 1 for form in ("bmp", "tiff", "avif")}.items() <= fixups.items()
+
+
+def test_an_archive_whose_only_class_has_tiffs_is_that_class(tmp_path):
+    buffer = io.BytesIO()
+    Image.new("L", (9, 8)).save(buffer, "TIFF")
+    files = {"photos/cat/1.tif": buffer.getvalue(), "photos/cat/more/2.tif": b""}
+    (tmp_path / "raw.zip").write_bytes(zip_of(files))
+    assert find_folders(f"{tmp_path}/raw.zip", [], HeldOut(0.0)).classes == ("cat",)
 
 
 def test_an_empty_class_folder_is_named_and_stays_a_class(raw_image_folder, tmp_path, capsys):

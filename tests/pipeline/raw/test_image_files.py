@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, features
 
 from beam_jobs.converter import Reject
 from pipeline.raw.image_files import ORIENTATION, ToJpeg, orientation
@@ -62,11 +62,18 @@ def test_a_suitable_jpeg_is_kept_byte_for_byte(mode, options, verify):
         ("WEBP", "RGBA", "RGB", {"lossless": True}),
         ("GIF", "P", "RGB", {}),
         ("GIF", "P", "RGB", {"interlace": False}),
+        ("BMP", "RGB", "RGB", {}),
+        ("BMP", "P", "RGB", {}),
+        ("BMP", "1", "L", {}),
+        ("TIFF", "RGB", "RGB", {}),
+        ("TIFF", "L", "L", {"compression": "tiff_lzw"}),
+        ("TIFF", "CMYK", "RGB", {}),
+        ("TIFF", "RGB", "RGB", {"big_tiff": True}),
+        ("AVIF", "RGB", "RGB", {}),
+        ("AVIF", "RGBA", "RGB", {}),
     ],
 )
-def test_png_webp_and_gif_become_jpegs_in_grey_or_rgb_that_look_the_same(
-    form, source, mode, options
-):
+def test_other_formats_become_jpegs_in_grey_or_rgb_that_look_the_same(form, source, mode, options):
     data = encode(SMOOTH, form, source, **options)
     image = ToJpeg()(data)
     decoded = decode(image.data)
@@ -88,13 +95,28 @@ def test_an_animated_gif_becomes_its_first_frame_with_a_note(cut):
     assert not ToJpeg()(first).notes
 
 
-def test_sixteen_bit_grey_is_scaled_to_eight_bits():
+def test_a_tiff_of_several_pages_becomes_its_first_page_with_a_note():
+    pages = encode(SMOOTH, "TIFF", save_all=True, append_images=[LEFT_RED, LEFT_RED])
+    image = ToJpeg()(pages)
+    assert image.data == ToJpeg()(encode(SMOOTH, "TIFF")).data
+    assert image.fixups == ("tiff_to_jpeg", "first_frame_only")
+    assert image.notes == ("only the first page of a TIFF of several was taken",)
+
+
+def test_an_avif_is_one_clear_error_where_pillow_cannot_read_it(monkeypatch):
+    monkeypatch.setattr(features, "check", lambda name: name != "avif")
+    with pytest.raises(Reject, match=r"an AVIF file, which this Pillow cannot read; Pillow 11\.3"):
+        ToJpeg()(encode(SMOOTH, "AVIF"))
+
+
+@pytest.mark.parametrize("form", ["PNG", "TIFF"])
+def test_sixteen_bit_grey_is_scaled_to_eight_bits(form):
     pixels = np.linspace(0, 65535, 80 * 60).reshape(60, 80).astype(np.uint16)
-    decoded = np.asarray(decode(ToJpeg()(encode(pixels, "PNG")).data), int)
+    decoded = np.asarray(decode(ToJpeg()(encode(pixels, form)).data), int)
     assert np.abs(decoded - (pixels >> 8)).max() <= 4
 
 
-@pytest.mark.parametrize("form", ["PNG", "WEBP", "GIF"])
+@pytest.mark.parametrize("form", ["PNG", "WEBP", "GIF", "TIFF", "AVIF"])
 def test_transparent_pixels_become_white(form):
     pixels = np.zeros((32, 32, 4), np.uint8)
     pixels[:, :16, 3] = 255  # black; beside it nothing, over black
@@ -105,7 +127,7 @@ def test_transparent_pixels_become_white(form):
     assert image.fixups == (f"{form.lower()}_to_jpeg", "alpha_on_white")
 
 
-@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "BMP", "TIFF", "AVIF"])
 def test_larger_images_are_scaled_to_the_longer_side(form):
     image = ToJpeg(max_side=40)(encode(SMOOTH, form))
     decoded = decode(image.data)
@@ -191,13 +213,18 @@ def webp_of(width, height):
     return b"RIFF\x30\0\0\0WEBPVP8X\x0a\0\0\0\0\0\0\0" + size + b"\0" * 20
 
 
+def bmp_of(width, height):
+    header = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 24, 0, 0, 0, 0, 0, 0)
+    return b"BM" + struct.pack("<IHHI", 54, 0, 0, 54) + header
+
+
 def animation(form):
     return encode(SMOOTH, form, save_all=True, append_images=[LEFT_RED.resize(SMOOTH.size)])
 
 
 REFUSED = [
-    (b"BM......", "not a JPEG, PNG, WebP or GIF file"),
-    (b"", "not a JPEG, PNG, WebP or GIF file"),
+    (b"BM......", "truncated or damaged image: its header cannot be read"),
+    (b"", "not a JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF file"),
     (b"GIF89a.", "truncated GIF: no header in its 7 bytes"),
     (b"GIF89a" + b"\xff" * 4 + bytes(30), "65535x65535 pixels; allowed are 1 to 100,000,000"),
     (encode(SMOOTH, "GIF")[:900], "truncated or damaged image"),
@@ -208,6 +235,13 @@ REFUSED = [
     (encode(SMOOTH, "WEBP")[:20], "truncated WebP: no header in its 20 bytes"),
     (animation("PNG"), "an animation, not one image"),
     (animation("WEBP"), "an animation, not one image"),
+    (animation("AVIF"), "an animation, not one image"),
+    (encode(SMOOTH, "AVIF")[:-10], "truncated or damaged image"),
+    (encode(SMOOTH, "TIFF")[:500], "truncated or damaged image"),
+    (encode(SMOOTH, "BMP")[:500], "truncated or damaged image"),
+    (bmp_of(10_000, 10_001), "10000x10001 pixels; allowed are 1 to 100,000,000"),
+    (bmp_of(60_000, 60_000), r"image: Image size \(3600000000 pixels\) exceeds limit"),
+    (encode(np.zeros((4, 4), np.float32), "TIFF"), "32-bit values, which a JPEG cannot hold"),
     (png_of(60_000, 60_000), "60000x60000 pixels; allowed are 1 to 100,000,000"),
     (webp_of(16_000, 16_000), "16000x16000 pixels; allowed are 1 to 100,000,000"),
     (
@@ -217,13 +251,14 @@ REFUSED = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:Image size")  # Pillow's, below its own limit
 @pytest.mark.parametrize(("data", "message"), REFUSED, ids=range(len(REFUSED)))
 def test_what_cannot_become_a_jpeg_is_rejected_with_the_reason(data, message):
     with pytest.raises(Reject, match=message):
         ToJpeg()(data)
 
 
-@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "GIF"])
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF"])
 def test_hundreds_of_mutated_files_are_taken_or_rejected_and_never_crash(form):
     data, rng, outcomes = encode(SMOOTH.resize((24, 16)), form), random.Random(0), set()
     for case in range(400):
