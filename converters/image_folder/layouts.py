@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import filterfalse
+from unicodedata import normalize
 
 from beam_jobs.converter import Source
 from beam_jobs.scratch import Scratch
@@ -65,9 +66,11 @@ def find_folders(
     # in archives; in folders, the scan finds them
     empty = [empty_classes(path, each.empty) for path, each in by_path.items() if each.empty]
     chosen_splits = chosen(raw_data_dir, splits, folders)
+    classes = tuple(sorted({name for folder in folders.values() for name in folder.classes}))
+    _check_normalized(raw_data_dir, classes)
     return RawFolders(
         [source for split in chosen_splits for source in folders[split].sources(split)],
-        tuple(sorted({name for folder in folders.values() for name in folder.classes})),
+        classes,
         (*notices, *_of_tables(raw, folders), *empty),
     )
 
@@ -188,6 +191,19 @@ def _check_classes(folder: ClassFolders) -> None:
             raise RawDataError(
                 f"{folder.path} has a class folder {name!r}: its name must be UTF-8 text on one "
                 "line. Rename it."
+            )
+
+
+def _check_normalized(path: str, classes: Iterable[str]) -> None:
+    """Raises RawDataError for two names that look the same: they would be two classes."""
+    names: dict[str, str] = {}
+    for name in classes:
+        other = names.setdefault(normalize("NFC", name), name)
+        if other != name:
+            raise RawDataError(
+                f"{path} has class folders {other!a} and {name!a}: their names differ "
+                "only in Unicode normalization (NFC, NFD). Rename one of them, or move its files "
+                "to the other."
             )
 
 

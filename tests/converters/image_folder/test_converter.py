@@ -316,6 +316,21 @@ def test_an_archive_whose_only_class_has_tiffs_is_that_class(tmp_path):
     assert find_folders(f"{tmp_path}/raw.zip", [], HeldOut(0.0)).classes == ("cat",)
 
 
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_two_class_folders_that_differ_in_normalization_only_are_refused(tmp_path, split):
+    composed, decomposed = "K\u00e4se", "Ka\u0308se"
+    for folder in (f"train/{composed}", f"{split}/{decomposed}", f"{split}/Kase"):
+        (tmp_path / folder).mkdir(parents=True)
+    message = (
+        rf"{tmp_path} has class folders 'Ka\\u0308se' and 'K\\xe4se': their names differ only in "
+        r"Unicode normalization \(NFC, NFD\)\. Rename one of them"
+    )
+    with pytest.raises(RawDataError, match=message):
+        find_folders(str(tmp_path), [], None)
+    (tmp_path / split / decomposed).rmdir()
+    assert find_folders(str(tmp_path), [], None).classes == ("Kase", composed)
+
+
 def test_an_empty_class_folder_is_named_and_stays_a_class(raw_image_folder, tmp_path, capsys):
     raw_image_folder.files |= {
         "eel": {},
