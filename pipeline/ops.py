@@ -4,7 +4,7 @@
 `pipeline.datasets.ArraySpec`; `Rng` draws an op's random numbers."""
 
 from pipeline.decoding.feature_ops import Cast, Drop, Keep, Rename
-from pipeline.decoding.image_ops import DecodeJpeg, DecodePng
+from pipeline.decoding.image_ops import DecodeJpeg, DecodePng, DecodeStored
 from pipeline.decoding.label_ops import MultiHot, OneHot, RequireLabel
 from pipeline.decoding.op import Features, Op, Rng, Specs
 from pipeline.decoding.photo_ops import DecodeCentralCrop, DecodeRandomResizedCrop, DecodeResize
@@ -26,6 +26,7 @@ __all__ = [
     "DecodePng",
     "DecodeRandomResizedCrop",
     "DecodeResize",
+    "DecodeStored",
     "Drop",
     "Features",
     "GreyToRgb",

@@ -8,7 +8,7 @@ import contextlib
 import io
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -27,6 +27,7 @@ Kind = Literal["JPEG", "PNG", "WebP"]
 PNG = b"\x89PNG\r\n\x1a\n"
 JPEG = b"\xff\xd8\xff"
 _SHOWN = 12
+_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by the type of colour of a PNG; 3: palette
 _READERS: Mapping[Kind, type[ImageFile]] = {
     "JPEG": JpegImageFile,
     "PNG": PngImageFile,
@@ -86,7 +87,7 @@ def jpeg_pixels(
 
 def png_size(encoded: bytes) -> Size | None:
     """Height and width; None if the data do not begin like a PNG. https://www.w3.org/TR/png-3/"""
-    if len(encoded) < 24 or encoded[:16] != PNG + b"\0\0\0\x0dIHDR":
+    if len(encoded) < 26 or encoded[:16] != PNG + b"\0\0\0\x0dIHDR":
         return None
     width, height = struct.unpack_from(">2i", encoded, 16)  # PNG has no larger sizes than int32
     return height, width
@@ -195,3 +196,43 @@ class DecodePng(_Decode):
     def _image(self, value: bytes, _rng: Rng, /) -> np.ndarray:
         self._check_size(png_size(value), "not a PNG, or a PNG")
         return pillow_pixels(value, "PNG", self.shape[:2], self.shape[2])
+
+
+@dataclass(frozen=True)
+class DecodeStored(_Decode):
+    """Decodes a PNG whose values mean something, such as a mask or depths, to `into`: exactly the
+    values stored, [height, width, channels] of `dtype`.
+
+    A palette yields its indices, and grey of 1, 2 or 4 bits what these count, as uint8; grey of 16
+    bits is uint16. channels: 1, 2 (with alpha), 3 or 4. An image of another size, number of
+    channels or dtype is an error that states both, and is not decoded."""
+
+    shape: tuple[int, int, int] = (224, 224, 1)
+    dtype: Literal["uint8", "uint16"] = "uint8"
+
+    def __post_init__(self) -> None:
+        channels = {"uint8": 4, "uint16": 1}.get(self.dtype, 0)  # Pillow cuts colours of 16 bits
+        if len(self.shape) != 3 or min(self.shape) < 1 or self.shape[2] > channels:
+            raise OptionError(
+                f"{self!r}: shape must be (height, width, channels), with 1 to 4 channels of dtype "
+                "'uint8', or 1 of 'uint16'."
+            )
+
+    def _spec(self, specs: Specs) -> ArraySpec:
+        return replace(super()._spec(specs), dtype=np.dtype(self.dtype))
+
+    def _image(self, value: bytes, _rng: Rng, /) -> np.ndarray:
+        size = png_size(value) or ()
+        depth, colour = value[24:26] if size else (8, 0)
+        dtype = "uint16" if depth == 16 else "uint8"
+        shape = (*size, _CHANNELS.get(colour, 0))
+        if (dtype, shape) != (self.dtype, tuple(self.shape)):
+            raise SchemaError(
+                f"{self.key!r} is {f'a PNG of {dtype} {shape}' if size else 'not a PNG'}, unlike "
+                f"the shape and dtype of {self!r}. State those of the images, or leave such "
+                "records out with on_error."
+            )
+        pixels = np.asarray(_opened(value, "PNG", self.shape[:2]))
+        if colour == 0 and 1 < depth < 8:  # Pillow spreads these to 255
+            pixels = pixels // (255 // (2**depth - 1))
+        return pixels.astype(dtype).reshape(shape)

@@ -207,7 +207,8 @@ def image_spec(op: ImageOp, specs: Specs, *, only_uint8: bool = False) -> ArrayS
         actual = "bytes"
         remedy = (
             " Decode it first: DecodeResize, DecodeCentralCrop and DecodeRandomResizedCrop take "
-            "images of any size, DecodeJpeg and DecodePng images of a fixed size."
+            "images of any size, DecodeJpeg and DecodePng images of a fixed size, DecodeStored "
+            "labels per pixel."
         )
     raise SchemaError(
         f"{op!r}: {op.key!r} is {actual}; it must be {kind} (height, width, channels).{remedy}"

@@ -2,11 +2,15 @@
 
 import io
 import pickle
+import re
+import struct
+import zlib
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
+from odd_images import KINDS
 from op_rng import rng_of
 from pictures import encoded
 from PIL import Image
@@ -24,6 +28,8 @@ IMAGE = np.arange(5 * 4 * 3, dtype=np.uint8).reshape(5, 4, 3)
 SPECS = {
     "encoded": BYTES_VALUE,
     "png": BYTES_VALUE,
+    "indices": BYTES_VALUE,
+    "depths": BYTES_VALUE,
     "image": ArraySpec(IMAGE.shape, IMAGE.dtype),
     "grey": ArraySpec((5, 4, 1), IMAGE.dtype),
     "label": ArraySpec((), np.dtype("i8")),
@@ -35,6 +41,9 @@ OPS = [
     ops.DecodeJpeg("encoded", into="photo", shape=(6, 8, 3)),
     ops.DecodePng("png", shape=(6, 8, 1)),
     ops.DecodePng("png", into="photo", shape=(6, 8, 3)),
+    ops.DecodeStored("indices", shape=(6, 8, 1)),
+    ops.DecodeStored("depths", into="depth", shape=(6, 8, 1), dtype="uint16"),
+    ops.DecodeStored("png", shape=(6, 8, 3)),
     ops.DecodeRandomResizedCrop("encoded", size=(4, 5)),
     ops.DecodeRandomResizedCrop(
         "png", into="photo", size=(4, 5), channels=1, flip=False, method="bicubic"
@@ -80,6 +89,8 @@ def example() -> dict:
     return {
         "encoded": encoded(picture, quality=95),
         "png": encoded(picture, "PNG"),
+        "indices": encoded(picture.convert("P"), "PNG"),
+        "depths": encoded(Image.fromarray(np.arange(48, dtype=np.uint16).reshape(6, 8)), "PNG"),
         "image": IMAGE,
         "grey": IMAGE[..., :1],
         "label": np.int64(3),
@@ -194,6 +205,72 @@ def test_a_png_that_claims_to_be_huge_is_not_decoded_and_a_jpeg_is_none(example)
             wrong({"png": example[data]}, rng_of())
 
 
+STORED = {
+    "a palette": (Image.fromarray(np.arange(48, dtype=np.uint8).reshape(6, 8), "P"), 1),
+    "grey of 8 bits": (Image.fromarray(np.arange(0, 240, 5, np.uint8).reshape(6, 8)), 1),
+    "grey of 16 bits": (Image.fromarray(np.arange(0, 60000, 1250, np.uint16).reshape(6, 8)), 1),
+    "black and white": (Image.fromarray(np.tri(6, 8).astype(bool)), 1),
+    "grey with alpha": (Image.fromarray(np.arange(96, dtype=np.uint8).reshape(6, 8, 2)), 2),
+    "colours with alpha": (Image.fromarray(np.arange(192, dtype=np.uint8).reshape(6, 8, 4)), 4),
+}
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_stored_values_are_those_of_the_file_and_no_others_are_taken(name):
+    image, channels = STORED[name]
+    data = {"png": encoded(image, "PNG", bits=8)}  # of a palette; no fewer
+    dtype = "uint16" if "16" in name else "uint8"
+    stored = np.asarray(image).reshape(6, 8, channels)
+    pixels = ops.DecodeStored("png", shape=(6, 8, channels), dtype=dtype)(data, rng_of())["image"]
+    assert pixels.dtype == dtype
+    np.testing.assert_array_equal(pixels, stored)
+    other = "uint8" if dtype == "uint16" else "uint16"
+    for op in (
+        ops.DecodeStored("png", shape=(8, 6, channels), dtype=dtype),
+        ops.DecodeStored("png", shape=(6, 8, 3)),
+        ops.DecodeStored("png", shape=(6, 8, 1), dtype=other),
+    ):
+        found = rf"'png' is a PNG of {dtype} \(6, 8, {channels}\), unlike the shape and dtype of "
+        with pytest.raises(SchemaError, match=found + re.escape(repr(op))):
+            op(data, rng_of())
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4])
+@pytest.mark.parametrize("colour", ["grey", "palette"])
+def test_values_of_few_bits_are_counted_from_zero(bits, colour):
+    rows = bytes([0, 0b00011011, 0, 0b11100100])  # each with the filter 0 before it
+    parts = [
+        (b"IHDR", struct.pack(">IIBBBBB", 8 // bits, 2, bits, 3 * (colour == "palette"), 0, 0, 0))
+    ]
+    parts += [(b"PLTE", bytes(range(90, 90 + 3 * 2**bits)))] * (colour == "palette")
+    parts += [(b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
+    png = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in parts
+    )
+    op = ops.DecodeStored("png", shape=(2, 8 // bits, 1))
+    expected = [
+        [byte >> shift & (2**bits - 1) for shift in range(8 - bits, -1, -bits)]
+        for byte in (0b00011011, 0b11100100)
+    ]
+    assert op({"png": png}, rng_of())["image"][..., 0].tolist() == expected
+
+
+def test_sixteen_bits_of_colour_and_damaged_or_other_files_are_refused(example):
+    op = ops.DecodeStored("png", shape=(6, 8, 3))
+    deep = next(KINDS["16-bit RGB PNG"].images())
+    with pytest.raises(SchemaError, match=r"is a PNG of uint16 \(80, 120, 3\), unlike"):
+        ops.DecodeStored("png", shape=(80, 120, 3))({"png": deep}, rng_of())
+    for data in (b"", example["png"][:25], example["encoded"]):
+        with pytest.raises(SchemaError, match="'png' is not a PNG, unlike the shape and dtype of"):
+            op({"png": data}, rng_of())
+    with pytest.raises(SchemaError, match="the PNG image is damaged or truncated"):
+        op({"png": example["png"][:-16] + bytes(4) + example["png"][-12:]}, rng_of())
+    unknown = example["png"][:25] + b"\5" + example["png"][26:]
+    with pytest.raises(SchemaError, match=r"is a PNG of uint8 \(6, 8, 0\), unlike"):
+        op({"png": unknown}, rng_of())
+
+
 @pytest.mark.parametrize(
     ("make", "text"),
     [
@@ -207,6 +284,15 @@ def test_a_png_that_claims_to_be_huge_is_not_decoded_and_a_jpeg_is_none(example)
             lambda: ops.DecodePng("png", shape=(6, 8, 4)),
             r"shape must be \(height, width, 1\) for grey",
         ),
+        (
+            lambda: ops.DecodeStored("png", shape=(6, 8, 5)),
+            r"shape must be \(height, width, channels\), with 1 to 4 channels of dtype 'uint8'",
+        ),
+        (
+            lambda: ops.DecodeStored("png", shape=(6, 8, 3), dtype="uint16"),
+            r"or 1 of 'uint16'\.",
+        ),
+        (lambda: ops.DecodeStored("png", dtype="int32"), "dtype='int32'.*or 1 of 'uint16'"),  # pyright: ignore[reportArgumentType]
     ],
 )
 def test_an_op_with_invalid_options_is_refused_when_it_is_created(make, text):

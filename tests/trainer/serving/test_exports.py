@@ -13,12 +13,13 @@ import pytest
 
 from pipeline.datasets import eval_dataset
 from pipeline.errors import CheckpointError, ExportError, OptionError, StorageError
-from pipeline.ops import DecodeCentralCrop, DecodeResize, Rename
+from pipeline.ops import DecodeCentralCrop, DecodeResize, DecodeStored, Rename
 from pipeline.shards.schema import Labels
 from pipeline.spec import ArraySpec
 from pipeline.tensorflow_op import TensorFlowOp
 from pipeline.tf_cpu import tf
 from trainer.loop import export as exporting
+from trainer.recipes.image_data import tiny_images
 from trainer.serving import making, verification
 from trainer.serving.making import ServedExamples, make_export
 from trainer.serving.publishing import ExportOptions
@@ -337,17 +338,29 @@ def test_an_op_with_a_method_tensorflow_is_exported(photographs, tmp_path, op):
     assert described(done)["verified"]["difference"]["features"] < 0.002
 
 
-@pytest.mark.usefixtures("in_this_process")
-def test_an_export_with_an_op_that_has_no_graph_takes_arrays_and_says_which_op(
-    photographs, tmp_path, caplog
-):
-    @dataclass(frozen=True)
-    class Cropped(DecodeCentralCrop):
-        """A subclass may compute anything."""
+@dataclass(frozen=True)
+class Cropped(DecodeCentralCrop):
+    """A subclass may compute anything."""
 
-    ops = (Cropped("image/encoded", size=(8, 8), resize_short=10),)
+
+@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.parametrize(
+    "op",
+    [
+        Cropped("image/encoded", size=(8, 8), resize_short=10),
+        DecodeStored("image/encoded", shape=(8, 8, 3)),
+    ],
+    ids=repr,
+)
+def test_an_export_with_an_op_that_has_no_graph_takes_arrays_and_says_which_op(
+    photographs, tmp_path, caplog, op
+):
+    ops = (op,)
+    pngs = tiny_images("validation", (8, 8, 3), 4, encoding="png")
+    records = photographs.records if isinstance(op, Cropped) else pngs
     done = photographs.trainer.export(
-        str(tmp_path), lambda ctx: replace(photographs, ops=ops).input(ctx, Brighter())
+        str(tmp_path),
+        lambda ctx: replace(photographs, records=records, ops=ops).input(ctx, Brighter()),
     )
     assert list(described(done)["signatures"]) == ["arrays"]
     assert described(done)["verified"]["tolerance"] == {"arrays": 1e-5}
