@@ -74,7 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             converter = RowConverter(columns, *shared, "text_table")
         else:
             columns = _all_columns(args, raw.tables)
-            converter = RowConverter((*columns,), *shared)
+            stored = args.image_format or "stored"
+            converter = RowConverter((*columns,), *shared, image_format=stored)
             seen = (f"{column}{examples}" for column, examples in columns.items())
             notices = ["columns: " + ", ".join(seen), *notices]
     return run(args, converter, raw.sources, notices=notices)
@@ -121,6 +122,12 @@ def _required_columns(args: argparse.Namespace) -> Mapping[str, Sequence[str]]:
     if args.label_file and not (args.label_column or args.labels_column):
         raise OptionError(
             "--label-file names the classes of --label-column or --labels-column: give one of them."
+        )
+    if of_content and args.image_format == "stored":
+        raise OptionError(
+            "--image-format=stored: not with --image-column, whose images become JPEGs, or "
+            "--text-column. Without either, each column becomes a feature, and its images can stay "
+            "as stored."
         )
     if not args.label_separator:
         raise OptionError("--label-separator is empty; it must have at least one character.")
@@ -203,6 +210,14 @@ def _parser() -> argparse.ArgumentParser:
         help=(
             "what to write where a number or class is missing (default: NaN in a float32, no "
             "class; no integer)"
+        ),
+    )
+    columns.add_argument(
+        "--image-format",
+        choices=("stored", "jpeg"),
+        help=(
+            "of images: stored keeps PNG files, and the pixels of other lossless ones as PNG; jpeg "
+            "makes JPEGs of all, as --image-column does (default: stored)"
         ),
     )
     content = parser.add_argument_group(

@@ -39,6 +39,7 @@ _FEATURES: Mapping[str, tuple[Dtype, Content]] = {
     "text": ("bytes", "text"),
     "bytes": ("bytes", "raw"),
     "image": ("bytes", "image"),
+    "file": ("bytes", "raw"),
 }
 CLASS_NAME, SKIP, ALL = "class name", "skip", "*"
 KINDS = (*_FEATURES, SKIP)
@@ -47,6 +48,9 @@ _FEW_VALUES = (
     1000  # of texts: up to here, and if each occurs twice on average, they are taken for classes
 )
 _NAME = re.compile(r"[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]+")
+
+FileOf = Callable[[Any, str], bytes]
+"""What a record stores for a cell of the kind image or file."""
 
 
 @dataclass(frozen=True)
@@ -95,25 +99,24 @@ class Column:
     def value(
         self,
         cells: Mapping[str, Any],
-        jpeg: Callable[[Any], bytes],
+        file_of: FileOf,
         format: TableFormat = USUAL_FORMAT,
     ) -> Value:
-        """The feature's value in a row. jpeg: makes the image of a cell. Raises ValueError, and
-        what jpeg raises."""
+        """The feature's value in a row. Raises ValueError, and what file_of raises."""
         if self.parts:
             return [number_cell(part, format.number(cell_of(cells, part))) for part in self.parts]
         cell = cell_of(cells, self.name) if self.required else cells.get(self.name)
         if self.separator:
             return [self._class(name) for name in class_cells(self.name, cell, self.separator)]
         if not self.shape:
-            return self._item(cell, jpeg, format)
+            return self._item(cell, file_of, format)
         one = [] if format.number(cell) is None else [cell]
         items = cell if isinstance(cell, list) else one
-        return [self._item(item, jpeg, format) for item in items]
+        return [self._item(item, file_of, format) for item in items]
 
-    def _item(self, cell: Any, jpeg: Callable[[Any], bytes], format: TableFormat) -> Any:
-        if self.kind == "image":
-            return jpeg(cell)
+    def _item(self, cell: Any, file_of: FileOf, format: TableFormat) -> Any:
+        if self.kind in ("image", "file"):
+            return file_of(cell, self.kind)
         if self.required and self.kind == "text":
             return text_cell(self.name, cell).encode()
         if self.kind in ("text", "bytes"):
@@ -160,11 +163,11 @@ def features_of(columns: Iterable[Column]) -> dict[str, Feature]:
 def values_of(
     columns: Iterable[Column],
     cells: Mapping[str, Any],
-    jpeg: Callable[[Any], bytes],
+    file_of: FileOf,
     format: TableFormat,
 ) -> dict[str, Value]:
-    """A value for each of these features. Raises ValueError, and what jpeg raises."""
-    return {column.feature_key: column.value(cells, jpeg, format) for column in columns}
+    """A value for each of these features. Raises ValueError, and what file_of raises."""
+    return {column.feature_key: column.value(cells, file_of, format) for column in columns}
 
 
 def names_of(columns: Iterable[Column], *others: str | None) -> set[str]:

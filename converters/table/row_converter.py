@@ -32,7 +32,8 @@ _WINDOW_BYTES = 16 * 10**6
 class RowConverter:
     """The converter of rows. See Packer. Keys are file and line, unless there is a key_column.
 
-    The other fields are as of ImageTableConverter."""
+    image_format: "stored" keeps the pixels of lossless images, which may be labels; or "jpeg". The
+    other fields are as of ImageTableConverter."""
 
     columns: tuple[Column, ...]
     key_column: str | None = None
@@ -40,6 +41,7 @@ class RowConverter:
     held_out: HeldOut | None = None
     to_jpeg: ToJpeg = field(default_factory=ToJpeg)
     name: str = "table"
+    image_format: str = "stored"
 
     transforms = False
     worker_files = ()
@@ -96,7 +98,7 @@ class RowConverter:
 
     def pack(self, source: Source, number: int, window: Sequence[tuple[str, TableRow]]) -> Pack:
         del number  # keys are unique in the source
-        jpeg = partial(self._jpeg, source.uri)
+        file_of = partial(self._file_of, source.uri)
         word = self._table(source).row_word
         keys = list[str]()
         payloads = list[bytes]()
@@ -106,7 +108,7 @@ class RowConverter:
             error = row.error
             try:
                 if not error:
-                    values = values_of(self.columns, row.cells, jpeg, self.format)
+                    values = values_of(self.columns, row.cells, file_of, self.format)
                     payloads.append(encode_example(self.schema, values))
                     keys.append(key)
             except (ValueError, Reject, SchemaError) as e:
@@ -116,8 +118,9 @@ class RowConverter:
                 unusable.append(Unusable(key, source.file, row.offset, error))
         return Pack(keys, payloads, {}, unusable)
 
-    def _jpeg(self, table: str, cell: Any) -> bytes:
-        """The image in a cell, or in the file that it names. Raises ValueError, Reject."""
+    def _file_of(self, table: str, cell: Any, kind: str) -> bytes:
+        """The file in a cell, or the one that it names; an image in the format to store. Raises
+        ValueError, Reject."""
         data = cell.get("bytes") or cell.get("path") if isinstance(cell, Mapping) else cell
         if isinstance(data, str) and data:
             file = find_image(table, data)
@@ -126,9 +129,11 @@ class RowConverter:
             data = open_storage(table).read(file.uri)
         if not isinstance(data, bytes):
             raise ValueError(
-                f"an image is {data!r:.60}; it must be the path of a file, or its bytes"
+                f"the {kind} is {data!r:.60}; it must be the path of a file, or its bytes"
             )
-        return self.to_jpeg(data).data
+        if kind == "file":
+            return data
+        return self.to_jpeg(data).data if self.image_format == "jpeg" else self.to_jpeg.stored(data)
 
     def record_bytes(self, refs: References) -> np.ndarray:
         """See Converter. Exact."""

@@ -1,4 +1,5 @@
-"""Image files as JPEGs that every reader decodes; optionally turned upright and scaled down.
+"""Image files as JPEGs that every reader decodes, optionally turned upright and scaled down; or
+lossless ones as PNGs of the same pixels, which may be labels.
 
 Readers of tensorflow/tpu's schema, including ours, decode only JPEGs and take the size from their
 headers. Formats are recognized by content, never by name."""
@@ -60,6 +61,9 @@ _FIRST_FRAMES = {
     "GIF": "only the first frame of an animated GIF was taken",
     "TIFF": "only the first page of a TIFF of several was taken",
 }
+# per value, by Pillow's mode: what both Pillow and a PNG hold as stored
+_BITS = {"1": 1, "L": 8, "LA": 8, "RGB": 8, "RGBA": 8, "I;16": 16, "I;16B": 16}
+_BITS_PER_SAMPLE = 258  # of TIFF
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,23 @@ class ToJpeg:
             fixups = (*fixups, "first_frame_only")
             notes = (*notes, _FIRST_FRAMES[form])
         return self._encoded(opaque, turn, (f"{form.lower()}_to_jpeg", *fixups), notes)
+
+    def stored(self, data: bytes) -> bytes:
+        """A PNG byte for byte, a PNG of the values in another lossless image, and the JPEG of any
+        other. Raises Reject, also for a lossless image that the options would change."""
+        form = _format(data)
+        # whichever is first in a WebP, VP8 or VP8L, holds its pixels
+        lossy = form == "WEBP" and re.findall(b"VP8[ L]", data)[:1] == [b"VP8 "]
+        if lossy or form in ("JPEG", "AVIF"):
+            return self(data).data
+        image = _decoded(data, form)
+        if self._fitting(image.size) != image.size or (self.apply_orientation and _turn(image)):
+            raise Reject(
+                f"a {form} of {image.width}x{image.height} pixels, which --max-side or "
+                "--apply-orientation would change, but lossless images keep their pixels. Give "
+                "--image-format=jpeg, or change the file"
+            )
+        return _checked_png(data) if form == "PNG" else _png_of(image, form)
 
     def _from_jpeg(self, data: bytes) -> Jpeg:
         image = to_rgb_jpeg(data, self.verify)
@@ -159,6 +180,31 @@ def _decoded(data: bytes, form: _Format) -> Image.Image:
     if form not in _FIRST_FRAMES and getattr(image, "n_frames", 1) > 1:
         raise Reject(_ANIMATION)
     return image
+
+
+def _checked_png(data: bytes) -> bytes:
+    """The PNG. Raises Reject if a checksum does not match: decoding does not check those of the
+    pixels."""
+    try:
+        Image.open(io.BytesIO(data), formats=("PNG",)).verify()
+    except _DAMAGED as e:
+        raise Reject(f"truncated or damaged PNG: {str(e)[:200]}") from None
+    return data
+
+
+def _png_of(image: Image.Image, form: _Format) -> bytes:
+    """A PNG of exactly these values. Raises Reject if a PNG of Pillow's cannot hold them."""
+    allowed = _BITS.get(image.mode)
+    bits = max(getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, [allowed]))
+    if image.mode != "P" and bits != allowed:
+        raise Reject(
+            f"a {form} of mode {image.mode} with {bits} bits per value, which a PNG would change; "
+            "allowed are 1 or 8 bits, 16 bits of grey, and palettes. Give --columns COLUMN=file to "
+            "keep the file, or --image-format=jpeg"
+        )
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", bits=8)  # also for a short palette, which indices may exceed
+    return buffer.getvalue()
 
 
 def _size(data: bytes, form: _Format) -> tuple[int, int]:
