@@ -109,6 +109,11 @@ class ToJpeg:
         if lossy or form in ("JPEG", "AVIF"):
             return self(data).data
         image = _decoded(data, form)
+        if _is_animated(image):
+            raise Reject(
+                f"a {form} of several frames or pages, of which a PNG holds one. Give --columns "
+                "COLUMN=file to keep the file, or --image-format=jpeg for the first one"
+            )
         if self._fitting(image.size) != image.size or (self.apply_orientation and _turn(image)):
             raise Reject(
                 f"a {form} of {image.width}x{image.height} pixels, which --max-side or "

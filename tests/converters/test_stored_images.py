@@ -85,12 +85,6 @@ LOSSLESS = [
     ("palette.bmp", encoded(of_palette(), "BMP"), "P", INDICES),
     ("colours.bmp", encoded(COLOURS, "BMP"), "RGB", COLOURS),
     ("palette.gif", encoded(of_palette(), "GIF"), "P", INDICES),
-    (
-        "moving.gif",
-        encoded(of_palette(), "GIF", save_all=True, append_images=[of_palette(3 - INDICES)]),
-        "P",
-        INDICES,
-    ),
     ("depths.tif", encoded(DEPTHS, "TIFF"), "I;16", DEPTHS),
     ("big-endian.tif", encoded(DEPTHS.astype(">u2"), "TIFF"), "I;16", DEPTHS),
     ("palette.tiff", encoded(of_palette(), "TIFF", compression="tiff_lzw"), "P", INDICES),
@@ -161,6 +155,8 @@ LOST = [
     ("p.tif", DEEP, "--verify=end", "a TIFF of mode I with 32 bits per value, which a PNG would change; allowed are 1 or 8 "
      "bits, 16 bits of grey, and palettes. Give --columns COLUMN=file"),
     ("p.tif", encoded(Image.fromarray(COLOURS).convert("CMYK"), "TIFF"), "--verify=end", "a TIFF of mode CMYK with 8"),
+    ("p.gif", encoded(of_palette(), "GIF", save_all=True, append_images=[of_palette(3 - INDICES)]), "--verify=end",
+     "a GIF of several frames or pages, of which a PNG holds one. Give --columns COLUMN=file"),
     ("p.tif", DEEP, "--image-format=jpeg", "32-bit values, which a JPEG cannot hold; save them with 8 or 16 bits"),
     ("p.png", PNGS["grey.png"][:-16] + bytes(4) + PNGS["grey.png"][-12:], "--verify=end", "truncated or damaged PNG: "),
 ]  # fmt: skip
