@@ -119,6 +119,13 @@ def test_python_names_and_reads_parameters_and_other_arrays_of_any_checkpoint(wo
     assert (key.dtype, key.tolist()) == (jnp.bfloat16, [1, 1, 1])
 
 
+def test_the_path_of_a_checkpoint_may_lead_through_the_directory_above(tmp_path, monkeypatch):
+    filled(str(tmp_path / "run"))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    np.testing.assert_array_equal(get_variable_value("../run", "params/a/b/w"), W)
+
+
 def test_python_reads_no_array_but_the_one_that_it_was_asked_for(tmp_path):
     workdir = filled(str(tmp_path / "run"))
     data = max(

@@ -143,7 +143,7 @@ def _read(state: str, name: str) -> np.ndarray:
 
     bound_stalls()
     context = tensorstore.Context({"gcs_request_retries": TENSORSTORE_RETRIES})
-    base = {"driver": "file", "path": f"{Path(state).absolute()}/"}
+    base = {"driver": "file", "path": f"{Path(state).resolve()}/"}  # it refuses ".."
     if is_remote(state):
         bucket, _, path = state.partition("://")[2].partition("/")
         base = {"driver": "gcs", "bucket": bucket, "path": f"{path}/"}
