@@ -106,7 +106,7 @@ class Training:
             self._recorder = stack.enter_context(
                 Recorder(job, self.opened.source, session.ownership.fence)
             )
-            self._recorder.start(begun.step, begun.position, begun.run)
+            self._recorder.start(begun.step, begun.position, begun.run, self.end)
             if self._pace:
                 stack.callback(self._pace.settle, 1)  # the feeder's thread may be waiting for it
             dispatches, feeder = stack.enter_context(

@@ -223,9 +223,9 @@ class Recorder(AbstractContextManager):
         command = f"{program('trainer.commands.seen')} {shlex.quote(self._workdir)}"
         return f". To list its records, run: {command} --step {step}"
 
-    def start(self, step: int, position: Any, parent: str | None) -> None:
+    def start(self, step: int, position: Any, parent: str | None, end: int | None) -> None:
         """Writes the start of the run after this step, from this position of its input. parent: see
-        Start."""
+        Start. end: the last step."""
         self._step = step
         job = self.job
         mesh = job.placement.mesh
@@ -236,7 +236,7 @@ class Recorder(AbstractContextManager):
                 _now(),
                 self.source.state(position),
                 self._provenance,
-                job.config.to_json(),
+                job.config.to_json() | {"max_steps": end},
                 command=job.command,
                 versions=versions(),
                 devices=(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.datasets import train_dataset
 from pipeline.errors import InfeedError, OptionError
 from pipeline.shards.typed_json import sealed
 from trainer.callbacks import Callback
@@ -182,6 +183,13 @@ def test_a_real_run_that_failed_and_resumed_is_that_of_its_files(
         in printed(capsys, str(tmp_path))
     )
     assert found["last_report_time"] >= datetime.now(UTC).date().isoformat()
+
+
+@pytest.mark.parametrize("length", [{"max_epochs": 2}, {"max_steps": 12}, {"steps": 12}], ids=str)
+def test_a_run_is_of_as_many_steps_as_its_call_says(length, dense_task, vectors, config, capsys):
+    settings = config(global_batch_size=16, max_steps=2000)  # as recipes have
+    trained = Trainer(dense_task, settings).train(train_dataset(vectors), **length)
+    assert f"finished at step {trained.step} of {trained.step}" in printed(capsys, settings.workdir)
 
 
 @pytest.mark.parametrize(
