@@ -55,6 +55,7 @@ HOW = (
 EXIT_OF_TYRO = 2
 # in a sentence
 SETTING = re.compile(r"""(?<![\w.\-'"(])([a-z][a-z_0-9]*)(?:=(True|False)\b|(=|\b))""")
+LENGTHS = ("--max-steps", "--max-epochs")
 HELP = frozenset({"-h", "--help", "--help-all"})
 TRY, TRAIN = "--workdir=model --fast-dev-run=1", "--workdir=model --max-steps=20"
 WITH_DATA = f"--data-dir=shards {TRY}"
@@ -64,6 +65,7 @@ OF_THE_RECIPE = "recipe"
 TRAINING = [
     "workdir",
     "max_steps",
+    "max_epochs",
     "global_batch_size",
     "iterations_per_loop",
     "learning_rate",
@@ -202,6 +204,8 @@ def parsed(
 
     Raises InfeedError for a value that a dataclass refuses, and for unknown or malformed options;
     SystemExit for --help, after printing it."""
+    if all(any(option.startswith(each) for option in options) for each in LENGTHS):
+        raise OptionError(f"{' and '.join(LENGTHS)} are both given. Give one.")
     kind = _all_flags(recipe)
     _join_lines(kind)
     if short := not {"-h", "--help"}.isdisjoint(options):

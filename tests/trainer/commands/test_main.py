@@ -62,6 +62,12 @@ def test_an_error_that_only_jax_can_find_is_one_line_and_exit_code_2(capsys, tmp
     assert "error: global_batch=66 is not divisible by 4 devices" in line
 
 
+def test_two_lengths_on_one_command_line_are_refused(capsys):
+    given = ["--data-dir=d", "--workdir=w", "--max-steps", "12", "--max-epochs=10"]
+    assert main(["digits", *given]) == 2
+    assert "--max-steps and --max-epochs are both given. Give one." in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("given", "text"),
     [
