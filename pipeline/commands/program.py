@@ -65,7 +65,7 @@ COMMANDS: Mapping[str, Sequence[Command]] = {
         Command(
             "convert table",
             "converters.table_to_gcs",
-            "Converts csv, tsv or jsonl tables of images or texts.",
+            "Converts tables: csv, tsv, jsonl, Parquet or Arrow.",
         ),
         Command(
             "convert text",
