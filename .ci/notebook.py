@@ -18,6 +18,7 @@ from jupyter_client.manager import start_new_kernel
 SECONDS = 600  # for one cell
 STEPS = 300  # of the notebook's training
 CODES = re.compile("\x1b\\[[0-9;]*m")
+OF_A_MACHINE = re.compile(r"(?<![\w.])/(home|root|tmp|Users|content|work)/")
 
 
 @dataclass
@@ -83,14 +84,18 @@ class Kernel:
 
 
 def cells_of(notebook: str) -> list[str]:
-    """The code of its cells. Exits if it was saved with outputs, which change with every run."""
+    """The code of its cells. Exits if a stored output is an error, or has a path of the machine
+    that made it."""
     cells = [
         cell
         for cell in json.loads(Path(notebook).read_text())["cells"]
         if cell["cell_type"] == "code"
     ]
-    if any(cell["outputs"] or cell["execution_count"] for cell in cells):
-        sys.exit(f"{notebook} has outputs: clear them before you commit it.")
+    for output in (output for cell in cells for output in cell["outputs"]):
+        if output["output_type"] == "error" or OF_A_MACHINE.search("".join(output.get("text", ""))):
+            sys.exit(
+                f"{notebook} has an output with an error or a path: run it again, or clear it."
+            )
     return ["".join(cell["source"]) for cell in cells]
 
 
