@@ -94,6 +94,7 @@ def training_batches(
     *,
     per_host: bool = False,
     start_step: int = 0,
+    records: Records | None = None,
 ) -> tf.data.Dataset:
     """Endless batches of this host: the program is repeated, and batches cross its epochs.
 
@@ -104,13 +105,14 @@ def training_batches(
     The trainer resumes by itself, and compares the batches that it drops with those that it trained
     on. A program repeats them if every shuffle has a seed, files are listed with shuffle=False, and
     interleave and map are deterministic, which is their default. A dataset that reshuffles each
-    iteration repeats them only if it is made anew, as by an input_fn.
+    iteration repeats them only if it is made anew, as by an input_fn. records: what `examples`
+    read, as open_dataset returns it: the trainer then knows how many an epoch has, for max_epochs.
 
     Raises InputError for elements that cannot be batched, BatchSizeError."""
     start = checked_start_step(start_step)
     rows, batch = _rows(hosts, global_batch, per_host)
     batches = _static(dataset).repeat().batch(batch, drop_remainder=True)
-    return _of_host(batches, global_batch, hosts, rows, start=start, endless=True)
+    return _of_host(batches, global_batch, hosts, rows, start=start, endless=True, records=records)
 
 
 def evaluation_batches(

@@ -138,6 +138,17 @@ def test_an_evaluation_of_its_records_states_what_proves_it(images):
     assert crc % 2**32 == expected.info.expected_crc
 
 
+@pytest.mark.parametrize("hosts", [ONE_HOST, Hosts(1, 2)], ids=str)
+def test_endless_batches_of_its_records_know_how_many_an_epoch_has(numbers_of, hosts):
+    data = numbers_of(*SIZES)
+    examples = tf_data.examples(data, hosts=hosts, shuffle=True)
+    batches = tf_data.training_batches(
+        examples, 8, hosts, per_host=True, records=open_dataset(data)
+    )
+    info = batches.infeed_input.info
+    assert (info.num_records, info.steps_per_epoch, info.endless) == (sum(SIZES), None, True)
+
+
 def test_pairs_for_keras_have_as_many_batches_on_every_host(numbers_of):
     records = open_dataset(numbers_of(*SIZES))
     masks = []
