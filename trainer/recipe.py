@@ -66,7 +66,7 @@ class Recipe(ABC):
     generates."""
     follow_seconds: float = 3600.0
     """evaluate-continuously ends when no new checkpoint has appeared for this long, or after that
-    of max_steps."""
+    of max_steps without max_epochs."""
     show_state: bool = False
     """Print the arrays of the run's state, with dtype and shape, how each is split over the
     devices, how the optimizer treats each parameter, and the bytes per device; then end."""

@@ -205,10 +205,11 @@ class Trainer:
         """Evaluates new checkpoints in the work directory as another process saves them.
 
         Of several new ones it takes the newest; the log names the skipped ones. Ends after the
-        checkpoint of TrainerConfig.max_steps, or when none has appeared for timeout_seconds. Every
-        evaluation calls input_fn again; all run the same program. Writes only events and, without a
-        name, the metrics for keep_best. Skips a checkpoint that is removed while being read. Raises
-        CheckpointError for a damaged one, or if there never was one."""
+        checkpoint of TrainerConfig.max_steps, unless it has max_epochs, or when none has appeared
+        for timeout_seconds. Every evaluation calls input_fn again; all run the same program. Writes
+        only events and, without a name, the metrics for keep_best. Skips a checkpoint that is
+        removed while being read. Raises CheckpointError for a damaged one, or if there never was
+        one."""
         check_name(name)
         check_number("timeout_seconds", timeout_seconds, above=0)
         check_number("poll_seconds", poll_seconds, above=0)

@@ -121,7 +121,8 @@ def evaluate_continuously(
 ) -> Iterator[EvalResult]:
     """See Trainer.evaluate_continuously. No session is open between two results."""
     with ShortErrors():
-        end = job.config.max_steps
+        # of epochs, whose data may be elsewhere, it is not known
+        end = None if job.config.max_epochs else job.config.max_steps
         last = None
         evaluation: Evaluation | None = None
         while end is None or last is None or last < end:

@@ -136,6 +136,15 @@ def test_a_follower_waits_for_a_work_directory_that_does_not_exist_yet(follower,
     assert [result.step for result in results] == [4]
 
 
+def test_a_follower_of_epochs_does_not_end_at_the_steps_that_they_replace(
+    follower, put, dense_task, vector_input, caplog
+):
+    put(4)  # max_steps
+    of_epochs = Trainer(dense_task, replace(follower.config, max_epochs=9))
+    assert len([*of_epochs.evaluate_continuously(vector_input, timeout_seconds=0.1)]) == 1
+    assert "no new checkpoint for 0.1 s" in caplog.text
+
+
 def test_a_follower_ends_with_a_message_if_no_new_checkpoint_appears(
     follower, put, vector_input, caplog
 ):
