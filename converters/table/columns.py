@@ -173,9 +173,12 @@ def values_of(
 def names_of(columns: Iterable[Column], *others: str | None) -> set[str]:
     """The columns of a table that have to be read for these features. others: more of them, if
     any."""
-    return {name for column in columns for name in column.parts or [column.name]} | {
-        *filter(None, others)
-    }
+    return {*units_of(columns), *filter(None, others)}
+
+
+def units_of(columns: Iterable[Column]) -> dict[str, str]:
+    """The units of times by column of the table; "" for a column without times."""
+    return {name: column.unit for column in columns for name in column.parts or [column.name]}
 
 
 def labels_of(columns: Iterable[Column]) -> Labels | None:
@@ -238,11 +241,11 @@ class _Cells:
         """The column with these cells. Raises OptionError if no feature can hold it, LabelError."""
         kind = self.kind or self._guessed()
         lists = self.lengths - {None}
-        unit = ""
-        if kind in ("int64", "float32") and any(self.units):
-            unit = min(self.units - {""}, key=lambda unit: RESOLUTIONS[unit.split(" ")[0]])
-            if len({unit.partition(" ")[2] for unit in self.units}) > 1:
-                kind = " and ".join(sorted(unit or kind for unit in self.units))
+        times = self.units - {""}
+        unit = min(times, key=lambda unit: RESOLUTIONS[unit.split(" ")[0]], default="")
+        alike = len({unit.partition(" ")[2] for unit in self.units}) == 1
+        if times and not (alike and kind in ("int64", "float32")):
+            kind = " and ".join(sorted(unit or kind for unit in self.units))
         if kind not in KINDS or (lists and lists != self.lengths and not self.separator):
             raise OptionError(
                 f"the column {name!r} holds {kind}{', alone and in lists' * bool(lists)}. A "

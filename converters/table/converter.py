@@ -17,7 +17,7 @@ from beam_jobs.references import MAX_NAME_BYTES, File, Reference, References, bo
 from converters.images.image_records import IMAGE_FEATURES, image_features, member_error
 from converters.raw.files import HeldOut, is_of
 from converters.raw.tars import Member
-from converters.table.columns import Column, features_of, labels_of, names_of
+from converters.table.columns import Column, features_of, labels_of, names_of, units_of
 from pipeline.errors import StorageError
 from pipeline.raw.cells import cell_of, text_cell
 from pipeline.raw.image_files import ToJpeg
@@ -81,7 +81,10 @@ class ImageTableConverter:
         once."""
         del storage
         names = names_of(self.target, self.column, self.key_column)
-        rows = (self._reference(source, row) for row in Table(source.uri, self.format).rows(names))
+        rows = (
+            self._reference(source, row)
+            for row in Table(source.uri, self.format).rows(names, units_of(self.target))
+        )
         rows_of_split = (
             (place, bounded(ref))
             for place, ref in rows

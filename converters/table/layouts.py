@@ -59,7 +59,7 @@ def find_tables(
     found = {
         name: stat
         for name, stat in files_below(storage, raw_data_dir, searched)
-        if not re.search("(^|/)_", name)  # as Spark's _SUCCESS
+        if not re.search(r"(^|/)_[^/.]*(/|$)", name)  # such as Spark's _SUCCESS
     }
     names = [name for name in found if is_table(name)]
     if not names:

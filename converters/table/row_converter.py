@@ -14,7 +14,7 @@ from beam_jobs.converter import Converted, Pack, Reject, Source, Unusable
 from beam_jobs.packed_files import check_record
 from beam_jobs.references import Reference, References
 from converters.raw.files import HeldOut, batches, is_of
-from converters.table.columns import Column, features_of, labels_of, names_of, values_of
+from converters.table.columns import Column, features_of, labels_of, names_of, units_of, values_of
 from converters.table.converter import find_image
 from pipeline.errors import SchemaError
 from pipeline.raw.cells import cell_of, text_cell
@@ -78,8 +78,7 @@ class RowConverter:
     def windows(self, storage: Storage, source: Source) -> Iterator[Sequence[tuple[str, TableRow]]]:
         del storage
         table = self._table(source)
-        units = {column.name: column.unit for column in self.columns if column.unit}
-        rows = table.rows(names_of(self.columns, self.key_column), units)
+        rows = table.rows(names_of(self.columns, self.key_column), units_of(self.columns))
         keyed = (self._keyed(table, row) for row in rows)
         rows_of_split = (each for each in keyed if is_of(source.split, each[0], self.held_out))
         return batches(rows_of_split, lambda each: each[1].size, _WINDOW_BYTES)

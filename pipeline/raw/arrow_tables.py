@@ -191,12 +191,13 @@ def unit_of(kind: Any) -> str:
 
 def _scale(uri: str, name: str, unit: str, expected: str | None) -> Fraction:
     """By what to multiply times of a unit. RawDataError if the other one counts something else."""
-    if not unit or not expected or unit == expected:
+    if not unit or expected is None or unit == expected:
         return Fraction(1)
-    (resolution, what), (finer, same) = (each.split(" ", 1) for each in (unit, expected))
+    (resolution, _, what), (finer, _, same) = (each.partition(" ") for each in (unit, expected))
     if what != same:
         raise RawDataError(
-            f"the column {name!r} of {uri} has {unit}, and {expected} is expected. Write it so."
+            f"the column {name!r} of {uri} has {unit}, and {expected or 'a number'} is expected. "
+            "Write it so."
         )
     return Fraction(RESOLUTIONS[resolution], RESOLUTIONS[finer])
 

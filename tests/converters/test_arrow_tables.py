@@ -275,7 +275,7 @@ def test_a_small_file_that_repeats_a_long_text_is_read_in_parts(raw):
     repeated = pa.DictionaryArray.from_arrays(pa.array([0] * 20_000, pa.int32()), [text])
     parquet.write_table(pa.table({"a": repeated}), raw / "train.parquet")
     assert (raw / "train.parquet").stat().st_size < 10**6
-    rows = arrow_tables.arrow_rows(open_storage("x"), str(raw / "train.parquet"))
+    rows = arrow_tables.arrow_rows(open_storage("x"), str(raw / "train.parquet"), None, {})
     assert sum(size for cells, size in rows if cells["a"] == text) == 20 * 10**9
 
 

@@ -274,3 +274,22 @@ def test_the_units_and_markers_of_a_run_are_in_the_schema(raw, convert, tmp_path
     convert("--missing-values=lost")
     page = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert page["schema"]["table"]["missing_values"] == ["lost"]
+
+
+def test_times_are_no_classes_and_no_targets(raw, convert):
+    parquet.write_table(
+        pa.table({"at": pa.array([NOON], pa.timestamp("ms")), "t": ["x"]}), raw / "train.parquet"
+    )
+    with pytest.raises(OptionError, match="the column 'at' holds category and ms since 1970-01-01"):
+        convert("--columns=at=category")
+    with pytest.raises(ConversionError, match="'at' of .* has ms since 1970-01-01, and a number is"):
+        convert("--text-column=t", "--target-columns=at")
+
+
+def test_only_names_that_spark_hides_are_hidden(raw, convert):
+    (raw / "_temporary").mkdir()
+    (raw / "_temporary" / "part.csv").write_text("a\n1\n")
+    (raw / "_train.csv").write_text("a\n2\n")
+    columns, _, printed = convert("--validation-fraction=0")
+    assert columns["a"] == [[2]]
+    assert "not read" not in printed
