@@ -125,7 +125,7 @@ class Column:
             if self.kind == "bytes" and isinstance(cell, bytes):
                 return cell
             return document_cell(self.name, cell)
-        number = format.number(cell)
+        number = cell if type(cell) is int else format.number(cell)
         if self.missing is not None and number is None:
             number = cell = self.missing
         if self.kind in ("float32", "int64"):
@@ -290,6 +290,7 @@ class _Cells:
         return f" ({'; '.join(seen)})" if seen else ""
 
 
+_NUMBER = re.compile(r"([+-]?)(\d+|(?=\.\d))(\.\d*)?([eE][+-]?\d+)?")
 _CODE, _BIG = "codes of digits", "digits beyond int64"
 
 
@@ -299,8 +300,8 @@ def _kind(cell: Any, format: TableFormat, *, text: bool) -> str:
     if number is None:
         return ""
     if isinstance(cell, str):
-        if text and re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", number):
-            return _kind_of_number(number)
+        if text and (match := _NUMBER.fullmatch(number)):
+            return _kind_of_number(*match.groups())
         return "image" if cell.strip().lower().endswith(IMAGE_SUFFIXES) else "text"
     if isinstance(cell, Mapping):
         return "image" if cell.keys() <= {"bytes", "path"} else "nested columns"
@@ -309,13 +310,13 @@ def _kind(cell: Any, format: TableFormat, *, text: bool) -> str:
     return {float: "float32", bytes: "bytes"}.get(type(cell), "nested lists")
 
 
-def _kind_of_number(text: str) -> str:
+def _kind_of_number(sign: str, whole: str, fraction: str | None, exponent: str | None) -> str:
     """Of digits that a number would not keep, as in 00501, +39 or 20 of them, a code."""
-    if not re.fullmatch(r"[+-]?[0-9]+", text):
+    if fraction or exponent or not whole.isascii():
         return "float32"
-    if re.match(r"[+]|-?0.", text):
+    if sign == "+" or (whole[0] == "0" and len(whole) > 1):
         return _CODE
-    return "int64" if len(text) <= 20 and _is_int64(int(text)) else _BIG
+    return "int64" if len(whole) <= 19 and _is_int64(int(sign + whole)) else _BIG
 
 
 def _is_int64(number: int) -> bool:
