@@ -87,8 +87,8 @@ def own_ended(run_hosts, shards):
     """By number of processes, how each of them ended; four devices in all."""
     kinds = ["tf.data", "IterDataset"]
     kinds += ["tf.data, sharded by its user", "MapDataset"] if SWEEP else []
-    order = {"timeout_seconds": 150, "host_timeout_seconds": 20.0, "data_dir": shards}
-    order["kinds"] = kinds
+    order = {"timeout_seconds": 400 if SWEEP else 150, "host_timeout_seconds": 20.0}
+    order |= {"kinds": kinds, "data_dir": shards}
     return {
         count: run_hosts("own_programs", count, 4 // count, **order)
         for count in ((1, 2, 4) if SWEEP else (2,))
