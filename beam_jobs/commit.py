@@ -21,7 +21,14 @@ import numpy as np
 
 from beam_jobs.claims import check_mergeable, renew_claim
 from beam_jobs.converter import ConversionJob
-from beam_jobs.ledger import Ledger, Rejected, SourceSummary, Written, check_scanned, prove
+from beam_jobs.ledger import (
+    Ledger,
+    SourceSummary,
+    Written,
+    check_rejected,
+    check_scanned,
+    prove,
+)
 from beam_jobs.plan import SplitPlan
 from beam_jobs.summary import empty_folders, in_words, summarize, write_summary
 from pipeline.commands.program import version_of
@@ -39,7 +46,6 @@ from pipeline.shards.schema import update_statistics
 from pipeline.shards.sidecars import SIDECAR_FILES, write_sidecars
 from pipeline.shards.split_index import encode_index
 from pipeline.shards.typed_json import Count, JsonFile, read_sealed, sealed_line
-from pipeline.sizes import counted
 from pipeline.storage.storage import Storage, write_file
 
 _MEND = (
@@ -131,12 +137,12 @@ def commit_split(
     proven = prove(plan, written)
     renew_claim(plan)
     rejected = sorted(proven.rejected, key=attrgetter("key", "uri", "offset"))
+    check_rejected(job, split, len(rejected), rejected)
     listed = job.path(rejects_file(split))
     with job.output.publish(listed) as sink:
         for line in rejected:
             sink.write(sealed_line(dataclasses.asdict(line)))
-    if len(rejected) > job.max_bad_records:
-        raise ConversionError(*_rejected_message(job, split, rejected))
+    check_rejected(job, split, len(rejected), rejected, listed)
     if not proven.records:
         raise ConversionError(
             f"split {split!r} has no records: its {len(rejected)} inputs were all rejected. "
@@ -169,26 +175,6 @@ def commit_split(
     )
     verdict.write(job)
     return verdict
-
-
-def _rejected_message(
-    job: ConversionJob, split: str, rejected: Sequence[Rejected]
-) -> Iterator[str]:
-    yield (
-        f"split {split!r}: {counted(len(rejected), 'bad record')}; --max-bad-records allows "
-        f"{job.max_bad_records}:"
-    )
-    for line in rejected[:10]:
-        name = line.uri.rpartition("/")[2]
-        _, is_own, number = line.key.rpartition(f"/{name}")
-        place = number if is_own else f": {line.key}"
-        yield f"  {line.uri}{place}: {line.error}"
-    if len(rejected) > 10:
-        yield f"  and {len(rejected) - 10} more"
-    yield (
-        f"All are listed in {job.path(rejects_file(split))}. Leave them out with "
-        f"--max-bad-records={len(rejected)}, or repair them and add --overwrite."
-    )
 
 
 def _publish_index(plan: SplitPlan, proven: Ledger) -> SplitEntry:

@@ -6,6 +6,7 @@ writes.
 A ConversionJob describes a conversion; its launcher sends it to every worker."""
 
 import json
+import sys
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ __all__ = [
     "group_of",
 ]
 
+MOST_LISTED = 1000  # bad records more than allowed: a conversion that fails for a few lists all
 _BYTES_PER_FOLDER = 10**8  # a guess: the sizes of a folder's files are unknown before it is listed
 _Group = bytes  # the class below has a field `bytes`
 _BYTES_PER_BUCKET = 4 * 10**9  # of raw data; ~36,000 ImageNet references sort in one element
@@ -49,7 +51,8 @@ class Source:
     gather is an error. offset, bytes: of the range. tag: for the converter, such as the class.
     kind: a folder has no bytes of its own. origin: the compressed file that a temporary file was
     made from, whose stamp is in `stat`. group: many small files that are scanned one after the
-    other, as group_of encodes them; uri is that of the first."""
+    other, as group_of encodes them; uri is that of the first. most_unusable: a window ends when
+    more of its pieces are unusable. The conversion then fails, so no record depends on it."""
 
     split: str
     uri: str
@@ -60,6 +63,7 @@ class Source:
     kind: Literal["tar", "zip", "folder", "file", "group"] = "tar"
     origin: str = ""
     group: _Group = b""
+    most_unusable: int = sys.maxsize
 
     @property
     def file(self) -> File:
@@ -254,6 +258,12 @@ class ConversionJob:
     def path(self, name: str) -> str:
         """The path of a file in the output directory."""
         return join(self.output_dir, name)
+
+    @property
+    def most_rejected(self) -> int:
+        """How many rejected records of a split are listed. The conversion stops at a source or a
+        shard that has more."""
+        return self.max_bad_records + MOST_LISTED
 
     @property
     def files(self) -> Mapping[str, bytes]:

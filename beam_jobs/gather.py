@@ -16,7 +16,14 @@ import numpy as np
 from beam_jobs.claims import read_claim
 from beam_jobs.column_sums import RecordSums
 from beam_jobs.converter import Reject
-from beam_jobs.ledger import Ledger, Receipt, Rejected, finished_shard
+from beam_jobs.ledger import (
+    Ledger,
+    Receipt,
+    Rejected,
+    check_rejected,
+    finished_shard,
+    rejected_by_scan,
+)
 from beam_jobs.plan import SplitPlan
 from beam_jobs.raw_rows import (
     check_unchanged,
@@ -46,9 +53,10 @@ def write_shard(plan: SplitPlan, shard: int, refs: References) -> tuple[Receipt,
     if receipt := _finished(plan, shard, refs):
         return receipt, True
     good = refs.take(refs.good)
+    check_rejected(job, plan.split, len(refs) - len(good), rejected_by_scan(refs))
     with job.output.publish(job.path(plan.shard_file(shard))) as sink:
         writing = _Writing(plan, sink)
-        writing.ledger.rejected += _rejected_by_scan(refs)
+        writing.ledger.rejected += rejected_by_scan(refs)
         for ref, data in read_rows(good):
             writing.convert(ref, data)
         # after the last read, before the shard becomes visible
@@ -56,10 +64,6 @@ def write_shard(plan: SplitPlan, shard: int, refs: References) -> tuple[Receipt,
     receipt = writing.receipt(shard, refs)
     receipt.write(job)
     return receipt, False
-
-
-def _rejected_by_scan(refs: References) -> list[Rejected]:
-    return [Rejected.of(ref, "scan", ref.error) for ref in refs.take(~refs.good)]
 
 
 class _Writing:
@@ -83,7 +87,9 @@ class _Writing:
         try:
             converted = converter.convert(ref, data)
         except Reject as e:
-            self.ledger.rejected.append(Rejected.of(ref, "convert", str(e)))
+            rejected = self.ledger.rejected
+            rejected.append(Rejected.of(ref, "convert", str(e)))
+            check_rejected(self.plan.job, self.plan.split, len(rejected), rejected)
             return
         features = converted.features
         pieces = (
@@ -192,7 +198,7 @@ def _holds(plan: SplitPlan, receipt: Receipt, refs: References) -> bool:
         int.from_bytes(checksum.digest(), "big") == receipt.crc32c
         and receipt.handled_digest == f"{key_digest(refs.key.tolist()):032x}"
         and _anywhere(line for line in receipt.rejected if line.stage == "scan")
-        == _anywhere(_rejected_by_scan(refs))
+        == _anywhere(rejected_by_scan(refs))
     )
 
 

@@ -86,7 +86,7 @@ def dry_run(job: ConversionJob, console: Console) -> bool:
                 f"plan {p.plan_digest}"
             ),
         )
-        for line in p.rejected:
+        for line in p.rejected[: job.most_rejected]:
             say(console, f"  rejected: {line}")
         for warning in p.warnings:
             say(console, f"warning: {warning}")

@@ -7,6 +7,7 @@ numbers per source and shard, and reads the rest from the receipts."""
 import base64
 import contextlib
 import dataclasses
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,14 +17,16 @@ import numpy as np
 from beam_jobs.column_sums import ColumnSums
 from beam_jobs.converter import ConversionJob
 from beam_jobs.plan import SplitPlan
-from beam_jobs.references import Reference, escaped
+from beam_jobs.references import Reference, References, escaped
 from pipeline.errors import ConversionError, LostDataError, StorageError
 from pipeline.shards.manifest import ShardEntry
 from pipeline.shards.naming import add_digests, receipt_file
 from pipeline.shards.sidecars import LedgerLine
 from pipeline.shards.typed_json import Count, JsonFile, Number, read_sealed, sealed_line
+from pipeline.sizes import counted
 from pipeline.storage.storage import Stat, write_file
 
+_SHOWN = 10
 _FILE = JsonFile("a receipt", ConversionError, "Its shard is written again.")
 
 
@@ -35,6 +38,41 @@ class Rejected(LedgerLine):
         """The entry of a row. Names are escaped if they are not UTF-8, because the ledger is
         UTF-8."""
         return Rejected(escaped(ref.key), escaped(ref.file.uri), ref.offset, stage, error)
+
+
+def rejected_by_scan(refs: References) -> Iterator[Rejected]:
+    """The entries of the rows that the scan rejects."""
+    return (Rejected.of(ref, "scan", ref.error) for ref in refs.take(~refs.good))
+
+
+def check_rejected(
+    job: ConversionJob, split: str, number: int, rejected: Iterable[Rejected], listed: str = ""
+) -> None:
+    """Raises ConversionError if too many records of a split are rejected.
+
+    number: how many are known. rejected: some of them. listed: the file that lists all; without
+    one, the error is for more than are ever listed."""
+    if number <= (job.max_bad_records if listed else job.most_rejected):
+        return
+    shown = list[str]()
+    for line in itertools.islice(rejected, _SHOWN):
+        name = line.uri.rpartition("/")[2]
+        _, is_own, number_in_file = line.key.rpartition(f"/{name}")
+        place = number_in_file if is_own else f": {line.key}"
+        shown.append(f"  {line.uri}{place}: {line.error}")
+    if number > len(shown):
+        shown.append(f"  and {number - len(shown)} more")
+    remedy = (
+        f"All are listed in {listed}. Leave them out with --max-bad-records={number}"
+        if listed
+        else "The conversion stopped there. Allow more with --max-bad-records"
+    )
+    raise ConversionError(
+        f"split {split!r}: {counted(number, 'bad record')}; --max-bad-records allows "
+        f"{job.max_bad_records}:",
+        *shown,
+        f"{remedy}, or repair them and add --overwrite.",
+    )
 
 
 @dataclass(frozen=True)

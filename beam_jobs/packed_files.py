@@ -12,10 +12,12 @@ import json
 import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from beam_jobs.converter import ConversionJob, Pack, Packer, Source, files_of
+from beam_jobs.ledger import check_rejected, rejected_by_scan
 from beam_jobs.references import File, Reference, References, column, concat, decoded, encoded
 from pipeline.errors import RawDataError
 from pipeline.shards.frames import crc32c
@@ -26,16 +28,25 @@ CRC32C = "crc32c"
 """The column with the checksum of each record's payload. Part of the plan, as sizes and keys do not
 cover contents."""
 _PACKED = re.compile(r"((?P<split>.+)\.[0-9a-f]{16})-\d+")  # see _name
-_VERSION = 1  # of the files' layout
+_VERSION = 2  # of the files' layout, and of the windows of all converters
 _LENGTH_BYTES = 8  # of the table's length, at the end
 
 
 def scanned(job: ConversionJob, source: Source, *, write: bool = True) -> Iterator[References]:
     """References to all records of a source. write: False for a dry run, whose references point to
-    no files."""
-    if not isinstance(job.converter, Packer):
-        return job.converter.scan(open_storage(source.uri), source)
-    return _packed(job, job.converter, source, write)
+    no files.
+
+    Raises ConversionError if too many of them are rejected."""
+    batches = (
+        _packed(job, job.converter, source, write)
+        if isinstance(job.converter, Packer)
+        else job.converter.scan(open_storage(source.uri), source)
+    )
+    number = 0
+    for refs in batches:
+        number += int((~refs.good).sum())
+        check_rejected(job, source.split, number, rejected_by_scan(refs))
+        yield refs
 
 
 def is_packed(job: ConversionJob, uri: str) -> bool:
@@ -79,13 +90,15 @@ def _packed(
     job: ConversionJob, packer: Packer, source: Source, write: bool
 ) -> Iterator[References]:
     name = _name(job, source)
+    source = replace(source, most_unusable=job.most_rejected)
     for number, window in enumerate(packer.windows(open_storage(source.uri), source)):
         path = job.path(f"_scratch/{name}-{number}")
         table = _find_table(job.output, path) if write else None
         if table is None:
             pack = packer.pack(source, number, window)
             table = _table(source, pack)
-            if write:
+            # The caller refuses more. A run that allows them has a longer window of this number.
+            if write and len(pack.unusable) <= source.most_unusable:
                 with job.output.publish(path) as sink:
                     for piece in (*pack.payloads, _zipped(table)):
                         sink.write(piece)

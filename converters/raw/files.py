@@ -246,17 +246,23 @@ def readable(
 
 
 def batches(
-    items: Iterable[_Item], size: Callable[[_Item], int], enough: int
+    items: Iterable[_Item],
+    size: Callable[[_Item], int],
+    enough: int,
+    error: Callable[[_Item], str] = lambda _: "",
+    most_bad: int = 0,
 ) -> Iterator[Sequence[_Item]]:
-    """The items in groups, each of which ends with the item that makes it large enough."""
+    """The items in groups, each of which ends with the item that makes it large enough, or that has
+    an error after most_bad others."""
     batch = list[_Item]()
-    total = 0
+    total = bad = 0
     for item in items:
         batch.append(item)
         total += size(item)
-        if total >= enough:
+        bad += bool(error(item))
+        if total >= enough or bad > most_bad:
             yield batch
             batch = []
-            total = 0
+            total = bad = 0
     if batch:
         yield batch

@@ -26,6 +26,7 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage
 
 _WINDOW_BYTES = 16 * 10**6
+_LEAST_ROW_BYTES = 25  # so that a window has at most 640,000 rows, which take about 400 MB
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,13 @@ class RowConverter:
         rows = table.rows(names_of(self.columns, self.key_column), units_of(self.columns))
         keyed = (self._keyed(table, row) for row in rows)
         rows_of_split = (each for each in keyed if is_of(source.split, each[0], self.held_out))
-        return batches(rows_of_split, lambda each: each[1].size, _WINDOW_BYTES)
+        return batches(
+            rows_of_split,
+            lambda each: max(each[1].size, _LEAST_ROW_BYTES),
+            _WINDOW_BYTES,
+            lambda each: each[1].error,
+            source.most_unusable,
+        )
 
     def _table(self, source: Source) -> Table:
         return Table(source.uri, self.format, source.tag)
@@ -115,6 +122,8 @@ class RowConverter:
             if error:
                 error = f"{word} {row.line}: {error}"
                 unusable.append(Unusable(key, source.file, row.offset, error))
+            if len(unusable) > source.most_unusable:
+                break
         return Pack(keys, payloads, {}, unusable)
 
     def _file_of(self, table: str, cell: Any, kind: str) -> bytes:

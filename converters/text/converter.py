@@ -92,7 +92,13 @@ class TextConverter:
 
     def windows(self, storage: Storage, source: Source) -> Iterator[Sequence[_KeyedDocument]]:
         keyed = self._documents(storage, source)
-        return batches(keyed, lambda each: len(each.document.raw), _WINDOW_BYTES)
+        return batches(
+            keyed,
+            lambda each: len(each.document.raw),
+            _WINDOW_BYTES,
+            lambda each: each.document.error,
+            source.most_unusable,
+        )
 
     def _documents(self, storage: Storage, source: Source) -> Iterator[_KeyedDocument]:
         """The documents of the source's split."""

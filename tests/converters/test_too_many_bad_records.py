@@ -1,0 +1,163 @@
+"""Far more bad records than are allowed: a conversion stops soon, and a run that allows them all loses none."""
+
+import pytest
+from raw_data.images import make_image
+from tfrecord_numbers import payload
+
+from converters import image_folder_to_gcs, table_to_gcs, text_to_gcs, tfrecord_to_gcs
+from converters.text import converter as text_converter
+from pipeline.commands.verify import main as verify
+from pipeline.errors import ConversionError
+from pipeline.raw.rows import Table
+from pipeline.shards.frames import frame
+from pipeline.shards.manifest import read_manifest
+
+pytestmark = pytest.mark.usefixtures("without_beam")
+BAD = 1500
+ONE_SET = "--validation-fraction=0"
+PHOTO = make_image(0, "JPEG", "RGB", (8, 8))
+
+
+def csv(*rows):
+    return "\n".join([*rows, ""]).encode()
+
+
+# name: (the command, its raw data, its options)
+KINDS = {
+    "rows with a wrong value": (
+        table_to_gcs,
+        {"t.csv": csv("a,b", "1,2", *["x,1"] * BAD)},
+        (ONE_SET, "--columns=a=int64"),
+    ),
+    "rows of a wrong length": (
+        table_to_gcs,
+        {"t.csv": csv("a,b", "1,2", *["1"] * BAD)},
+        (ONE_SET, "--text-column=a"),
+    ),
+    "rows whose keys are equal": (
+        table_to_gcs,
+        {"t.csv": csv("a,b", "1,2", *["x,1"] * (BAD + 1))},
+        (ONE_SET, "--text-column=a", "--key-column=a"),
+    ),
+    "images that are missing": (
+        table_to_gcs,
+        {"a.jpg": PHOTO, "t.csv": csv("a", "a.jpg", *(f"{i}.jpg" for i in range(BAD)))},
+        (ONE_SET, "--image-column=a"),
+    ),
+    "empty images": (
+        image_folder_to_gcs,
+        {"cat/a.jpg": PHOTO} | {f"cat/{i}.jpg": b"" for i in range(BAD)},
+        (ONE_SET,),
+    ),
+    "images that are no images": (
+        image_folder_to_gcs,
+        {"cat/a.jpg": PHOTO} | {f"cat/{i}.jpg": b"no image" for i in range(BAD)},
+        (ONE_SET,),
+    ),
+    "empty documents": (
+        text_to_gcs,
+        {"t.csv": csv("text,n", "a text,1", *[",1"] * BAD)},
+        (ONE_SET,),
+    ),
+    "records of another schema": (
+        tfrecord_to_gcs,
+        {"train.tfrecord": b"".join(map(frame, [*[payload(0)] * 32, *[b"?"] * BAD]))},
+        (),
+    ),
+}
+
+
+@pytest.fixture(params=KINDS)
+def convert(request, tmp_path):
+    """Converts a kind of raw data into a directory of this name, as the command does."""
+    command, files, options = KINDS[request.param]
+    write(tmp_path / "raw", files)
+    return lambda out, *flags: command.main(
+        [f"--raw-data-dir={tmp_path}/raw", f"--output={tmp_path / out}", *options, *flags]
+    )
+
+
+def write(directory, files):
+    for name, data in files.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_bytes(data)
+
+
+def digest(out):
+    return read_manifest(str(out)).splits["train"].plan_digest
+
+
+def test_too_many_stop_the_conversion_and_a_run_that_allows_them_lists_each(convert, tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(
+        ConversionError, match=r"1,\d+ bad records; --max-bad-records allows 0:\n(  .+\n){11}"
+    ):
+        convert("out")
+    assert not list(out.glob("_rejects/*"))
+    assert not (out / "manifest.json").exists()
+    assert sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) < 100_000
+    convert("out", f"--max-bad-records={BAD}")
+    lines = (out / "_rejects/train.jsonl").read_text().splitlines()
+    assert len(lines) == BAD
+    convert("fresh", "--max-bad-records=99999")
+    assert digest(out) == digest(tmp_path / "fresh")
+    assert verify([str(out)]) == 0
+
+
+def test_a_dry_run_stops_as_well_or_lists_as_many(tmp_path, capsys):
+    def dry_run(kind):
+        command, files, options = KINDS[kind]
+        write(tmp_path / kind, files)
+        place = [f"--raw-data-dir={tmp_path / kind}", f"--output={tmp_path}/out"]
+        return command.main([*place, *options, "--dry-run"])
+
+    with pytest.raises(ConversionError, match="bad records; --max-bad-records allows 0"):
+        dry_run("empty documents")
+    assert dry_run("rows whose keys are equal") == 1
+    assert capsys.readouterr().out.count("  rejected: ") == 1000
+    assert not (tmp_path / "out").exists()
+
+
+def test_too_many_in_several_tables_are_not_listed_and_the_list_of_a_finished_run_stays(tmp_path):
+    bad = csv("text,n", *["a,1", *["1"] * 40] * 10)
+    write(tmp_path / "raw", {f"train-{i}.csv": bad for i in range(3)})
+    command = [f"--raw-data-dir={tmp_path}/raw", f"--output={tmp_path}/out", "--text-column=text"]
+    command += ["--num-train-shards=3"]  # about 400 for each
+    listed = tmp_path / "out/_rejects/train.jsonl"
+    for _ in range(2):
+        with pytest.raises(ConversionError, match="1,200 bad records; --max-bad-records allows 0"):
+            table_to_gcs.main(command)
+        assert not listed.exists()
+    assert table_to_gcs.main([*command, "--max-bad-records=1200"]) == 0
+    with pytest.raises(ConversionError, match="1,200 bad records"):
+        table_to_gcs.main(command)
+    assert len(listed.read_text().splitlines()) == 1200
+    assert verify([str(tmp_path / "out")]) == 0
+
+
+ROWS = 30_000  # far more than are allowed
+READERS = {
+    # the window in which the limit is exceeded, and the next one, which is read ahead
+    "texts": (Table, "rows", table_to_gcs, ("--text-column=a",), 2002),
+    "images": (Table, "rows", table_to_gcs, ("--image-column=a",), 3 * 4096),
+    "documents": (text_converter, "documents", text_to_gcs, ("--text-column=a",), 2002),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_rows_far_beyond_the_limit_are_not_read(reader, tmp_path, monkeypatch):
+    place, name, command, options, most = READERS[reader]
+    original, rows = getattr(place, name), []
+
+    def counting(*args):
+        for row in original(*args):
+            rows.append(None)
+            yield row
+
+    monkeypatch.setattr(place, name, counting)
+    write(tmp_path / "raw", {"t.csv": csv("a,b", *["1"] * ROWS)})
+    with pytest.raises(ConversionError, match="--max-bad-records"):
+        command.main(
+            [f"--raw-data-dir={tmp_path}/raw", f"--output={tmp_path}/out", ONE_SET, *options]
+        )
+    assert 1000 < len(rows) <= most
