@@ -90,7 +90,9 @@ def _all_columns(args: argparse.Namespace, tables: Sequence[Table]) -> Mapping[C
     kinds = defaults | kinds
     columns = {
         replace(column, missing=missing.get(column.name)): seen
-        for column, seen in find_columns(tables, kinds).items()
+        for column, seen in find_columns(
+            tables, kinds, max_bad_records=args.max_bad_records
+        ).items()
     }
     headers = [table for table in tables if not is_json(table.uri)]
     check_columns(headers, {_OF_OTHERS: [column.name for column in columns]})
@@ -159,7 +161,7 @@ def _target(args: argparse.Namespace, tables: Sequence[Table]) -> tuple[Column, 
     column = Column(name, "category", separator=separator)
     if not args.label_file:
         kinds = {name: "category", ALL: SKIP}
-        (classes,) = find_columns(tables, kinds, separator)
+        (classes,) = find_columns(tables, kinds, separator, args.max_bad_records)
         column = replace(column, names=classes.names)
     if separator:
         return (replace(_as_label(args, column), shape=(None,), key=f"{prefix}labels"),)

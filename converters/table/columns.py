@@ -6,14 +6,16 @@ Texts of errors about cells are part of plan digests."""
 import contextlib
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from beam_jobs.converter import MOST_LISTED
 from converters.images.image_archives import IMAGE_SUFFIXES
+from converters.raw.files import SPLITS, first_few
 from pipeline.checks import did_you_mean
-from pipeline.errors import LabelError, OptionError
+from pipeline.errors import LabelError, OptionError, RawDataError
 from pipeline.raw.cells import (
     MISSING,
     RESOLUTIONS,
@@ -26,7 +28,7 @@ from pipeline.raw.cells import (
     number_or_nan,
     text_cell,
 )
-from pipeline.raw.rows import Table, is_json
+from pipeline.raw.rows import Table, TableRow, is_json
 from pipeline.shards.example import Value
 from pipeline.shards.schema import USUAL_FORMAT, Content, Dtype, Feature, Labels, TableFormat
 from pipeline.shards.typed_json import JsonFile
@@ -44,6 +46,7 @@ _FEATURES: Mapping[str, tuple[Dtype, Content]] = {
 CLASS_NAME, SKIP, ALL = "class name", "skip", "*"
 KINDS = (*_FEATURES, SKIP)
 _MAX_CLASSES = 100_000
+_SHOWN = 3  # bad rows
 _FEW_VALUES = (
     1000  # of texts: up to here, and if each occurs twice on average, they are taken for classes
 )
@@ -323,20 +326,41 @@ def _is_int64(number: int) -> bool:
     return -(2**63) <= number < 2**63
 
 
+def _cells_of(
+    path: str, rows: Iterable[TableRow], bad: list[str], allowed: int
+) -> Iterator[Iterable[tuple[str, Any]]]:
+    """The cells of each row. Adds the errors of bad ones. Raises RawDataError if these are too many
+    for the splits together."""
+    for row in rows:
+        if row.error:
+            bad.append(f"  {path}:{row.line}: {row.error}")
+            if len(bad) > len(SPLITS) * allowed + MOST_LISTED:
+                raise RawDataError(
+                    f"--max-bad-records={allowed}: at least {len(bad):,} rows are bad:",
+                    *bad[:_SHOWN],
+                    "Repair them, allow more, or give another --delimiter.",
+                )
+        yield row.cells.items()
+
+
 def find_columns(
-    tables: Iterable[Table], kinds: Mapping[str, str | None], separator: str | None = None
+    tables: Sequence[Table],
+    kinds: Mapping[str, str | None],
+    separator: str | None = None,
+    max_bad_records: int = 0,
 ) -> Mapping[Column, str]:
     """The columns to convert, in the order in which they are found, and what was seen of their
     cells. Reads every row; the conversion reports bad ones.
 
     kinds: by name, None to guess; ALL is for all others. separator: see Column. Raises OptionError,
-    LabelError."""
+    LabelError; RawDataError if no row is good, or so many are bad that a split has too many."""
 
     def kind_of(name: str) -> str | None:
         # pandas numbers rows in columns without a name, or with such names
         is_index = not name or name.startswith("__index_level_")
         return kinds.get(name, SKIP if is_index else kinds.get(ALL))
 
+    bad = list[str]()
     columns = dict[str, _Cells]()
     for table in tables:
         known = (
@@ -349,7 +373,8 @@ def find_columns(
         }
         of_folders = table.of_folders
         examples = ((name, cell) for name, cells in known.items() for cell in cells)
-        of_rows = itertools.chain.from_iterable(row.cells.items() for row in table.rows(unknown))
+        rows = _cells_of(table.uri, table.rows(unknown), bad, max_bad_records)
+        of_rows = itertools.chain.from_iterable(rows)
         is_text = not table.is_arrow and not is_json(table.uri)
         for shown, cells in ((False, examples), (True, of_rows), (False, of_folders.items())):
             for name, cell in cells:
@@ -358,6 +383,11 @@ def find_columns(
                 if columns[name].kind != SKIP:
                     text = is_text or name in of_folders
                     columns[name].add(cell, table.format, text=text, show=shown)
+    if not columns:
+        problem = f"all {len(bad):,} rows are bad:" if bad else "no rows, at most a header."
+        remedy = "Add or repair rows, or give another --delimiter."
+        names = first_few(table.uri for table in tables)
+        raise RawDataError(f"{names}: {problem}", *bad[:_SHOWN], remedy)
     converted = {name: cells for name, cells in columns.items() if cells.kind != SKIP}
     for name in sorted(kinds.keys() - columns.keys() - {ALL}):
         raise OptionError(
@@ -365,9 +395,7 @@ def find_columns(
             f"names.{did_you_mean(name, converted)}"
         )
     if not converted:
-        raise OptionError(
-            f"no column is left to convert. The tables have: {', '.join(columns) or 'no rows'}."
-        )
+        raise OptionError(f"no column is left to convert. The tables have: {', '.join(columns)}.")
     return {cells.column(name): cells.seen for name, cells in converted.items()}
 
 

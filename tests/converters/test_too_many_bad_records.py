@@ -7,7 +7,7 @@ from tfrecord_numbers import payload
 from converters import image_folder_to_gcs, table_to_gcs, text_to_gcs, tfrecord_to_gcs
 from converters.text import converter as text_converter
 from pipeline.commands.verify import main as verify
-from pipeline.errors import ConversionError
+from pipeline.errors import ConversionError, RawDataError
 from pipeline.raw.rows import Table
 from pipeline.shards.frames import frame
 from pipeline.shards.manifest import read_manifest
@@ -137,6 +137,7 @@ def test_too_many_in_several_tables_are_not_listed_and_the_list_of_a_finished_ru
 
 ROWS = 30_000  # far more than are allowed
 READERS = {
+    "columns": (Table, "rows", table_to_gcs, (), 1001),
     # the window in which the limit is exceeded, and the next one, which is read ahead
     "texts": (Table, "rows", table_to_gcs, ("--text-column=a",), 2002),
     "images": (Table, "rows", table_to_gcs, ("--image-column=a",), 3 * 4096),
@@ -156,8 +157,27 @@ def test_rows_far_beyond_the_limit_are_not_read(reader, tmp_path, monkeypatch):
 
     monkeypatch.setattr(place, name, counting)
     write(tmp_path / "raw", {"t.csv": csv("a,b", *["1"] * ROWS)})
-    with pytest.raises(ConversionError, match="--max-bad-records"):
+    with pytest.raises((ConversionError, RawDataError), match="--max-bad-records"):
         command.main(
             [f"--raw-data-dir={tmp_path}/raw", f"--output={tmp_path}/out", ONE_SET, *options]
         )
     assert 1000 < len(rows) <= most
+
+
+def test_tables_without_a_good_row_say_what_is_wrong_with_the_first_ones(tmp_path):
+    command = [f"--raw-data-dir={tmp_path}/raw", f"--output={tmp_path}/out", ONE_SET]
+    write(tmp_path / "raw", {"t.csv": csv("a,b", "1;2", "3", "4,5,6", "7")})
+    with pytest.raises(RawDataError) as error:
+        table_to_gcs.main([*command, "--label-column=b"])
+    assert str(error.value).replace(f"{tmp_path}/raw/", "").splitlines() == [
+        "t.csv: all 4 rows are bad:",
+        "  t.csv:2: 1 cells; the header has 2",
+        "  t.csv:3: 1 cells; the header has 2",
+        "  t.csv:4: 3 cells; the header has 2",
+        "Add or repair rows, or give another --delimiter.",
+    ]
+    write(tmp_path / "raw", {"t.csv": b"a,b\n"})
+    with pytest.raises(RawDataError, match=r"raw/t.csv: no rows, at most a header\."):
+        table_to_gcs.main([*command, "--label-column=b"])
+    write(tmp_path / "raw", {"u.csv": b"a,b\n1,2\n"})  # one table without rows is none to refuse
+    assert table_to_gcs.main(command) == 0
