@@ -9,7 +9,6 @@ import argparse
 import contextlib
 import difflib
 import logging
-import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,13 +18,10 @@ from beam_jobs.launch import dry_run, launch
 from beam_jobs.runners.presets import RUNNERS, find_runner
 from beam_jobs.scratch import Scratch
 from beam_jobs.summary import check_places
-from converters.raw.files import is_hidden, left_out
 from pipeline.checks import check_number, did_you_mean
 from pipeline.commands.command import Console, Parser, say, spelled
 from pipeline.errors import InfeedError, OptionError, how_to_install
 from pipeline.sizes import parse_bytes
-from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import find_file, join
 
 
 def conversion_parser(
@@ -141,14 +137,12 @@ def run(
     scratch: Scratch | None = None,
     expected: Mapping[str, int] | None = None,
     notices: Sequence[str] = (),
-    used: str | None = None,
 ) -> int:
     """Converts the sources, or reports a --dry-run. Returns the exit status: 1 if a dry run
     predicts a failure.
 
     scratch: has the temporary files among the sources. expected: required number of records per
-    split. notices: printed first, with one of files in the raw data that are in no source, unless
-    they match `used`; None: without it. Raises OptionError."""
+    split. notices: printed first. Raises OptionError."""
     num_shards = {
         source.split: getattr(args, f"num_{source.split}_shards", None) for source in sources
     }
@@ -173,8 +167,7 @@ def run(
         run_id=uuid.uuid4().hex,
     )
     console = Console()
-    rest = [] if used is None else _unread(args, sources, used)
-    for notice in (*notices, *rest):
+    for notice in notices:
         say(console, f"note: {notice}")
     if args.dry_run:
         return 0 if dry_run(job, console) else 1
@@ -183,19 +176,6 @@ def run(
         scratch.keep()
     launch(job, options, console, Waiting(args.detach, args.cancel_on_interrupt))
     return 0
-
-
-def _unread(args: argparse.Namespace, sources: Sequence[Source], used: str) -> Sequence[str]:
-    """A note about what else the directory of the raw data has, if all splits are converted."""
-    path = args.raw_data_dir
-    if args.splits or find_file(open_storage(path), path):
-        return []
-    files, folders = open_storage(path).entries(path)
-    uris = [source.origin or source.uri for source in sources]
-    read = {uri.removeprefix(join(path, "")).partition("/")[0] for uri in uris}
-    names = [*([] if path in uris else files), *folders]
-    rest = [n for n in names if not (n in read or is_hidden(n) or re.search(used, n))]
-    return left_out(rest, "Their names are none that this conversion reads.")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -26,6 +26,7 @@ from converters.imagenet.layouts import (
 )
 from converters.imagenet.records import TFDS_DIRECTORY, read_boxes
 from converters.images.image_records import add_verify_option
+from converters.raw.files import unread
 from pipeline.commands.command import Console, say
 from pipeline.errors import OptionError
 from pipeline.storage.storage import join
@@ -65,7 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             check_full_set(raw, splits)
         converter = dataclasses.replace(converter, validation_labels=raw.validation_labels)
         expected = {split: FULL_SET[split] for split in splits} if args.full_set else None
-        return run(args, converter, raw.sources, scratch, expected, used=r"\.(txt|csv)$|devkit")
+        notices = unread(args.raw_data_dir, raw.sources, args.splits, r"\.(txt|csv)$|devkit")
+        return run(args, converter, raw.sources, scratch, expected, notices)
 
 
 def _converter(args: argparse.Namespace) -> ImagenetConverter:

@@ -24,7 +24,7 @@ from pipeline.errors import LabelError, OptionError, RawDataError
 from pipeline.shards.frames import Compression
 from pipeline.sizes import counted
 from pipeline.storage.schemes import is_remote, open_storage
-from pipeline.storage.storage import Stat, Storage, join
+from pipeline.storage.storage import Stat, Storage, find_file, join
 
 SPLITS = ("train", "validation", "test")
 _SPLIT = re.compile(r"(train|validation|val|test)[-_./].*", re.DOTALL)
@@ -106,6 +106,22 @@ def left_out(names: Sequence[str], why: str) -> Sequence[str]:
         return []
     more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
     return [f"{counted(len(names), 'file')} not read: {', '.join(names[:5])}{more}. {why}"]
+
+
+def unread(
+    raw_data_dir: str, sources: Sequence[Source], splits: str | None, used: str
+) -> Sequence[str]:
+    """A note about what else is in the directory of the raw data, unless --splits chose some.
+    used: matches the names of what is read, but is no source."""
+    storage = open_storage(raw_data_dir)
+    if splits or find_file(storage, raw_data_dir):
+        return []
+    files, folders = storage.entries(raw_data_dir)
+    uris = [source.origin or source.uri for source in sources]
+    read = {uri.removeprefix(join(raw_data_dir, "")).partition("/")[0] for uri in uris}
+    names = [*([] if raw_data_dir in uris else files), *folders]
+    rest = [n for n in names if not (n in read or is_hidden(n) or re.search(used, n))]
+    return left_out(rest, "Their names are none that this conversion reads.")
 
 
 def by_split(

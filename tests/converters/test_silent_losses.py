@@ -282,7 +282,9 @@ def test_times_are_no_classes_and_no_targets(raw, convert):
     )
     with pytest.raises(OptionError, match="the column 'at' holds category and ms since 1970-01-01"):
         convert("--columns=at=category")
-    with pytest.raises(ConversionError, match="'at' of .* has ms since 1970-01-01, and a number is"):
+    with pytest.raises(
+        ConversionError, match="'at' of .* has ms since 1970-01-01, and a number is"
+    ):
         convert("--text-column=t", "--target-columns=at")
 
 
