@@ -58,9 +58,10 @@ def test_files_belong_to_the_split_of_their_folder_or_name(tmp_path, names):
 
 def test_ignored_files_are_noted(tmp_path, capsys):
     raw = write(
-        tmp_path / "raw", {"train/a.txt": "a", "other/d.txt": "d", "notes.md": "e", ".hidden": "f"}
+        tmp_path / "raw", {"train/a.TXT": "a", "other/d.txt": "d", "notes.md": "e", ".hidden": "f"}
     )
     convert(raw, tmp_path / "out")
+    assert decoded(tmp_path / "out", "train") == ["a"]
     assert "note: 2 files not read: notes.md, " in capsys.readouterr().out
 
 
