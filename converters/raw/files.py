@@ -79,9 +79,9 @@ def files_below(
         place = pending.pop()
         path = join(directory, place) if place else directory
         if not is_remote(path):
-            real = Path(path).resolve()
-            # a link to a directory above
-            if real in {parent.resolve() for parent in Path(path).absolute().parents}:
+            below = Path(directory).resolve() / place
+            real = below.resolve()
+            if real in map(Path.resolve, below.parents):  # a link to a directory above
                 continue
             paths[real] += 1
             if paths[real] > _MOST_PATHS:
@@ -244,7 +244,7 @@ def readable(
     one that the name announces, if any. Raises OptionError if it would have to write, and
     RawDataError."""
     storage = open_storage(path)
-    if not compression and path.endswith((".gz", ".tgz")):
+    if not compression and path.lower().endswith((".gz", ".tgz")):
         compression = "gzip"
     if not compression:
         stat = storage.stat(path)

@@ -24,6 +24,7 @@ from pipeline.raw.cells import (
     class_number,
     document_cell,
     integer_cell,
+    is_blank,
     number_cell,
     number_or_nan,
     text_cell,
@@ -50,6 +51,7 @@ _SHOWN = 3  # bad rows
 _FEW_VALUES = (
     1000  # of texts: up to here, and if each occurs twice on average, they are taken for classes
 )
+_MOST_EXACT = 2**24  # of integers in float32
 _NAME = re.compile(r"[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]+")
 
 FileOf = Callable[[Any, str], bytes]
@@ -97,7 +99,9 @@ class Column:
         classes = f"{self.base}..{self.base + len(self.names) - 1}, {many}"
         docs = {"category": classes, CLASS_NAME: "name of the class", "text": "UTF-8"}
         doc = ", ".join(self.parts) or docs.get(self.kind, "")
-        return Feature(dtype, self.shape, content=content, doc=doc, unit=self.unit)
+        return Feature(
+            dtype, self.shape, content=content, doc=doc, unit=self.unit, missing=self.missing
+        )
 
     def value(
         self,
@@ -128,15 +132,14 @@ class Column:
             if self.kind == "bytes" and isinstance(cell, bytes):
                 return cell
             return document_cell(self.name, cell)
-        number = cell if type(cell) is int else format.number(cell)
-        if self.missing is not None and number is None:
-            number = cell = self.missing
         if self.kind in ("float32", "int64"):
+            number = cell if type(cell) is int else format.number(cell)
+            number = self.missing if number is None else number
             return (number_or_nan if self.kind == "float32" else integer_cell)(self.name, number)
-        if not self.required and (
-            cell is None or cell != cell or (isinstance(cell, str) and not cell.strip())
-        ):
-            return MISSING
+        if is_blank(cell) and not (self.required and self.missing is None):
+            if self.missing is None:
+                return MISSING
+            cell = self.missing
         number = self._class(cell)
         return self.names[number - self.base].encode() if self.kind == CLASS_NAME else number
 
@@ -209,7 +212,9 @@ class _Cells:
         self.values = set[str]()
         self.shown = list[str]()
         self.count = 0
-        self.missing = 0
+        self.blank = 0
+        self.marked = 0
+        self.large = False
         self.classes = ()
 
     def add(self, cell: Any, format: TableFormat, *, text: bool, show: bool = True) -> None:
@@ -232,8 +237,10 @@ class _Cells:
         for item, kind in zip(items, kinds, strict=True):
             if kind in ("int64", "float32"):
                 self.units.add(getattr(item, "unit", ""))
+                self.large = self.large or abs(_number(item, format)) > _MOST_EXACT
             if show:
-                self.missing += not kind
+                self.blank += is_blank(item)
+                self.marked += not kind and not is_blank(item)
                 if kind and len(self.shown) < 2 and str(item)[:20] not in self.shown:
                     self.shown.append(str(item)[:20])
             if len(self.values) <= self.most and type(item) in (str, int) and str(item).strip():
@@ -248,7 +255,8 @@ class _Cells:
         unit = min(times, key=lambda unit: RESOLUTIONS[unit.split(" ")[0]], default="")
         alike = len({unit.partition(" ")[2] for unit in self.units}) == 1
         if times and not (alike and kind in ("int64", "float32")):
-            kind = " and ".join(sorted(unit or kind for unit in self.units))
+            others = {kind} - {"int64", "float32"}
+            kind = " and ".join(sorted({unit or "int64" for unit in self.units} | others))
         if kind not in KINDS or (lists and lists != self.lengths and not self.separator):
             raise OptionError(
                 f"the column {name!r} holds {kind}{', alone and in lists' * bool(lists)}. A "
@@ -288,8 +296,12 @@ class _Cells:
     def seen(self) -> str:
         """What was seen of its cells, such as " (Oslo, Rome; 3 missing)", so that a wrong guess is
         noticed."""
+        kind = self.kind or self._guessed()
+        missing = self.blank + self.marked * (kind in ("int64", "float32"))
         seen = [", ".join(self.shown)] * bool(self.shown)
-        seen += [f"{self.missing:,} missing"] * bool(self.missing)
+        seen += [f"{missing:,} missing"] * bool(missing)
+        rounded = kind == "float32" and self.large
+        seen += [f"numbers above {_MOST_EXACT:,} are rounded"] * rounded
         return f" ({'; '.join(seen)})" if seen else ""
 
 
@@ -320,6 +332,11 @@ def _kind_of_number(sign: str, whole: str, fraction: str | None, exponent: str |
     if sign == "+" or (whole[0] == "0" and len(whole) > 1):
         return _CODE
     return "int64" if len(whole) <= 19 and _is_int64(int(sign + whole)) else _BIG
+
+
+def _number(cell: Any, format: TableFormat) -> float:
+    """About the number in a cell that has one; 0 for a short text, which is below _MOST_EXACT."""
+    return 0.0 if isinstance(cell, str) and len(cell) < 8 else float(format.number(cell))
 
 
 def _is_int64(number: int) -> bool:

@@ -83,7 +83,7 @@ class ImageTableConverter:
         names = names_of(self.target, self.column, self.key_column)
         rows = (
             self._reference(source, row)
-            for row in Table(source.uri, self.format).rows(names, units_of(self.target))
+            for row in Table(source.uri, self.format, source.tag).rows(names, units_of(self.target))
         )
         rows_of_split = (
             (place, bounded(ref))
@@ -96,7 +96,7 @@ class ImageTableConverter:
 
     def _reference(self, source: Source, row: TableRow) -> tuple[str, Reference]:
         """The place of the row, and a reference to it."""
-        key = f"{source.uri.rpartition('/')[2]}:{row.line}"
+        key = f"{source.tag}:{row.line}"
         error = row.error
         image = target = ""
         try:

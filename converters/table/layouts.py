@@ -27,7 +27,13 @@ from pipeline.raw.rows import TABLE_SUFFIXES, TEXT_TABLE_SUFFIXES, Table, is_tab
 from pipeline.shards.schema import MISSING_VALUES, USUAL_FORMAT, TableFormat
 from pipeline.storage.storage import in_parallel, join
 
-_WHY_NOT = f"The names of tables end in {', '.join(TABLE_SUFFIXES)}; those of text also in .gz."
+_WHY_NOT = (
+    f"The names of tables end in {', '.join(TABLE_SUFFIXES)}; those of text also in .gz; caches "
+    "are left out."
+)
+
+_OF_SPARK = re.compile(r"(^|/)_(SUCCESS|temporary|metadata|common_metadata|committed_|started_)")
+_CACHE = re.compile(r"(^|/)cache-[0-9a-f]+\.arrow$")  # of datasets, which has its rows twice
 
 
 @dataclass(frozen=True)
@@ -55,17 +61,28 @@ def find_tables(
     of_images: whether they name images, whose folders are not searched. Raises RawDataError if
     something is missing, OptionError."""
     storage = open_raw_data(raw_data_dir)
-    searched = (lambda name: "=" in name or is_table(name)) if of_images else (lambda _: True)
+    unsearched = list[str]()
+
+    def is_searched(folder: str) -> bool:
+        if of_images and not ("=" in folder or is_table(folder)):
+            unsearched.append(folder)
+        return folder not in unsearched
+
     found = {
         name: stat
-        for name, stat in files_below(storage, raw_data_dir, searched)
-        if not re.search(r"(^|/)_[^/.]*(/|$)", name)  # such as Spark's _SUCCESS
+        for name, stat in files_below(storage, raw_data_dir, is_searched)
+        if not _OF_SPARK.search(name)
     }
-    names = [name for name in found if is_table(name)]
+    if logs := [name for name in found if "_delta_log/" in name]:
+        raise RawDataError(
+            f"{join(raw_data_dir, logs[0])} is of a Delta table, whose log says which files count. "
+            "Write the table as Parquet."
+        )
+    names = [name for name in found if is_table(name) and not _CACHE.search(name)]
     if not names:
         raise RawDataError(
             f"{raw_data_dir} has no tables ({', '.join(TABLE_SUFFIXES)}). It has: "
-            f"{first_few(found)}."
+            f"{first_few([*found, *unsearched])}."
         )
     examples = "table of a split, like train.csv or validation-1.jsonl"
     by_name = by_split(raw_data_dir, names, held_out, examples)
@@ -79,13 +96,17 @@ def find_tables(
         sources,
         [Table(join(raw_data_dir, name), format, name) for name in read],
         [name for name in names if name not in read],
-        left_out([name for name in found if not _is_read(name)], _WHY_NOT),
+        [
+            *left_out([name for name in found if not _is_read(name)], _WHY_NOT),
+            *left_out(unsearched, "Folders are searched for images that the tables name."),
+        ],
     )
 
 
 def _is_read(name: str) -> bool:
     """Whether a file is a table, or an image that a table may name."""
-    return is_table(name) or name.lower().endswith(IMAGE_SUFFIXES)
+    is_read = is_table(name) or name.lower().endswith(IMAGE_SUFFIXES)
+    return is_read and not _CACHE.search(name)
 
 
 def check_columns(tables: Sequence[Table], required: Mapping[str, Sequence[str]]) -> None:
@@ -114,7 +135,11 @@ def table_format(
         raise OptionError(
             f"--delimiter={delimiter!r}: it must be one character other than a quote, or tab."
         )
-    missing = MISSING_VALUES if missing_values is None else tuple(missing_values.split(","))
+    missing = (
+        MISSING_VALUES
+        if missing_values is None
+        else tuple(map(str.strip, missing_values.split(",")))
+    )
     return TableFormat(delimiter, decimal, _encoding(encoding), missing)
 
 

@@ -20,7 +20,7 @@ from pipeline.errors import RawDataError
 from pipeline.raw.cells import cell_of, document_cell
 from pipeline.raw.rows import BOM, TEXT_TABLE_SUFFIXES, Table, is_json, rows_of, suffix_of
 from pipeline.shards.schema import USUAL_FORMAT, TableFormat
-from pipeline.storage.storage import Stat, Storage, join, uncompressed
+from pipeline.storage.storage import Stat, Storage, is_gzip, join, uncompressed
 
 TEXT_SUFFIX, GZIP = ".txt", ".gz"
 _PIECE_BYTES = 1 << 20
@@ -54,7 +54,7 @@ def can_be_cut(uri: str, reading: DocumentFormat) -> bool:
     """Whether ranges of the file can be read on their own. A line of csv may be inside a quoted
     cell."""
     is_cut = is_json(uri) or (suffix_of(uri) == TEXT_SUFFIX and reading.unit == "block")
-    return is_cut and not uri.endswith(GZIP)
+    return is_cut and not is_gzip(uri)
 
 
 def documents(

@@ -7,6 +7,7 @@ of errors about cells are part of plan digests."""
 import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence, Set
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any, BinaryIO
 
@@ -267,10 +268,10 @@ def _exact(cell: Any, scale: Fraction) -> Any:
     """Decimals and times, also in lists, as integers where they are integers."""
     if isinstance(cell, list):
         return [_exact(item, scale) for item in cell]
-    if cell is None or isinstance(cell, float):
+    if not isinstance(cell, int | Decimal):
         return cell
-    number = cell * scale if scale != 1 else cell
-    return int(number) if number == int(number) else float(number)
+    number = Fraction(cell) * scale
+    return int(number) if number.denominator == 1 else float(number)
 
 
 def _size(cell: Any) -> int:

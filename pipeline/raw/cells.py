@@ -20,6 +20,11 @@ RESOLUTIONS = {"days": 86_400 * 10**9, "s": 10**9, "ms": 10**6, "us": 1000, "ns"
 _WHOLE = re.compile(r"\A([+-]?[0-9]{1,19})(\.0*)?\Z")
 
 
+def is_blank(cell: Any) -> bool:
+    """Whether a cell is empty, null or NaN."""
+    return cell is None or cell != cell or (isinstance(cell, str) and not cell.strip())
+
+
 def cell_of(cells: Mapping[str, Any], column: str) -> Any:
     """The cell of a row. Raises ValueError if the row has none."""
     if column not in cells:

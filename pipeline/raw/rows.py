@@ -20,7 +20,7 @@ from pipeline.errors import InfeedError, RawDataError, how_to_install
 from pipeline.raw.cells import unique
 from pipeline.shards.schema import USUAL_FORMAT, TableFormat
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import uncompressed
+from pipeline.storage.storage import is_gzip, uncompressed
 
 MAX_ROW_BYTES = 16 * 1024**2
 ARROW_SUFFIXES = (".parquet", ".arrow", ".feather")
@@ -28,6 +28,7 @@ TEXT_TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 TABLE_SUFFIXES = (*TEXT_TABLE_SUFFIXES, *ARROW_SUFFIXES)
 NO_UNITS: Mapping[str, str] = MappingProxyType({})
 SEPARATORS = {";": "';'", "\t": "tab", "|": "'|'", ",": "','"}  # and how --delimiter names them
+_UTF_16 = ("not UTF-8: byte 0xff", "not UTF-8: byte 0xfe")  # how it begins
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _FIRST_ROWS = 1000  # of JSON: an object may lack columns that others have
 BOM = b"\xef\xbb\xbf"
@@ -62,7 +63,7 @@ def suffix_of(uri: str) -> str:
 
 def is_table(uri: str) -> bool:
     """Whether the name is that of a table that can be read."""
-    kinds = TEXT_TABLE_SUFFIXES if uri.endswith(".gz") else TABLE_SUFFIXES
+    kinds = TEXT_TABLE_SUFFIXES if is_gzip(uri) else TABLE_SUFFIXES
     return suffix_of(uri) in kinds
 
 
@@ -104,10 +105,11 @@ class Table:
     @property
     def of_folders(self) -> Mapping[str, str | None]:
         """The cells that its folders state."""
-        pairs = (folder.split("=", 1) for folder in self.name.split("/")[:-1] if "=" in folder)
-        return {
-            unquote(column): None if cell == _HIVE_NULL else unquote(cell) for column, cell in pairs
-        }
+        folders = [folder for folder in self.name.split("/")[:-1] if "=" in folder]
+        pairs = [map(unquote, folder.split("=", 1)) for folder in folders]
+        cells = {column: None if cell == _HIVE_NULL else cell for column, cell in pairs}
+        unique([unquote(folder.split("=")[0]) for folder in folders], self.uri)
+        return cells
 
     def rows(
         self, columns: Set[str] | None = None, units: Mapping[str, str] = NO_UNITS
@@ -126,7 +128,7 @@ class Table:
             return
         with uncompressed(open_storage(self.uri), self.uri) as file:
             for row in rows_of(file, self.uri, self.format):
-                yield row._replace(cells={**row.cells, **more}) if more else row
+                yield _with(more, row) if more else row
 
     def column_names(self) -> Sequence[str]:
         """The columns in the header of a csv file, or in the first 1,000 rows of a JSON file.
@@ -147,6 +149,13 @@ class Table:
                 lambda row: row.offset < MAX_ROW_BYTES, itertools.islice(rows, _FIRST_ROWS)
             )
             return list(dict.fromkeys(name for row in first for name in row.cells))
+
+
+def _with(more: Mapping[str, str | None], row: TableRow) -> TableRow:
+    """The row with the cells that its folders state."""
+    twice = ", ".join(more.keys() & row.cells)
+    error = f"{twice}: a column and a folder" if twice else row.error
+    return row._replace(cells={**row.cells, **more}, error=error)
 
 
 def rows_of(file: BinaryIO, uri: str, format: TableFormat, offset: int = 0) -> Iterator[TableRow]:
@@ -179,15 +188,18 @@ def _header(rows: Iterator[TableRow], uri: str, format: TableFormat) -> Sequence
     header = next(rows, None)
     if header and [*header.cells.values()] == ["sep=", ""]:
         header = next(rows, None)
+    if header and (header.error.startswith(_UTF_16) or "\0" in "".join(header.cells.values())):
+        raise RawDataError(f"{uri} seems to be UTF-16. Write it as UTF-8.")
     if header is None or header.error:
         what = header.error if header else "it is empty"
         raise RawDataError(f"{uri} has no header with the names of its columns: {what}.")
     names = [*header.cells.values()]
-    other = next((mark for mark in SEPARATORS if mark in names[0]), None)
+    own = _delimiter(uri, format)
+    other = next((mark for mark in SEPARATORS if mark in names[0] and mark != own), None)
     if other and len(names) == 1 and format.delimiter is None:
         raise RawDataError(
             f"{uri} begins with {names[0]!r:.60}, where {SEPARATORS[other]} seems to separate "
-            f"columns, not {_delimiter(uri, format)!r}. Give --delimiter {SEPARATORS[other]}."
+            f"columns. Give --delimiter {SEPARATORS[other]}, or {SEPARATORS[own]} for one column."
         )
     return unique(names, uri)
 

@@ -83,7 +83,8 @@ class Feature:
     dtype: of its values. shape: () is one value, (n,) n values, (a, b) a*b values in row-major
     order, (None,) any number. optional: the feature may be absent. content: the meaning of bytes.
     doc: a one-line description. channels: number of channels of an image if equal in all records.
-    TFDS decodes to this number. unit: of times, such as "ms since 1970-01-01 UTC"."""
+    TFDS decodes to this number. unit: of times, such as "ms since 1970-01-01 UTC". missing: the
+    cell in place of one without a value."""
 
     dtype: Dtype
     shape: tuple[Count | None, ...] = field(default=(), metadata=REQUIRED)
@@ -92,6 +93,7 @@ class Feature:
     doc: str = ""
     channels: int | None = None
     unit: str = ""
+    missing: str | None = None
 
     def __post_init__(self) -> None:
         if self.dtype not in get_args(Dtype):
@@ -183,7 +185,7 @@ class Schema:
         }
 
 
-_RARE = ("channels", "unit")
+_RARE = ("channels", "unit", "missing")
 
 
 def _feature_json(feature: Feature) -> Json:

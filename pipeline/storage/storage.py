@@ -243,12 +243,17 @@ def advice_for(text: str) -> str:
     return next((advice for number, advice in _ADVICE.items() if os.strerror(number) in text), "")
 
 
+def is_gzip(path: str) -> bool:
+    """Whether its name is that of a compressed file."""
+    return path.lower().endswith(".gz")
+
+
 @contextlib.contextmanager
 def uncompressed(storage: Storage, path: str) -> Iterator[BinaryIO]:
     """The file from its beginning, uncompressed if its name ends in .gz. Raises RawDataError,
     StorageError."""
     with storage.open(path) as file:
-        if not path.endswith(".gz"):
+        if not is_gzip(path):
             yield file
             return
         try:

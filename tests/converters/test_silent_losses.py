@@ -11,9 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from converted import ledger_of, records_of
+from PIL import Image
 from pyarrow import csv as arrow_csv
 from pyarrow import ipc, parquet
 
+from converters import table_to_gcs
 from pipeline.commands.describe import main as describe
 from pipeline.errors import ConversionError, OptionError, RawDataError
 from pipeline.shards.manifest import read_manifest
@@ -280,7 +282,9 @@ def test_times_are_no_classes_and_no_targets(raw, convert):
     parquet.write_table(
         pa.table({"at": pa.array([NOON], pa.timestamp("ms")), "t": ["x"]}), raw / "train.parquet"
     )
-    with pytest.raises(OptionError, match="the column 'at' holds category and ms since 1970-01-01"):
+    with pytest.raises(
+        OptionError, match="the column 'at' holds category and int64 and ms since 1970-01-01"
+    ):
         convert("--columns=at=category")
     with pytest.raises(
         ConversionError, match="'at' of .* has ms since 1970-01-01, and a number is"
@@ -295,3 +299,82 @@ def test_only_names_that_spark_hides_are_hidden(raw, convert):
     columns, _, printed = convert("--validation-fraction=0")
     assert columns["a"] == [[2]]
     assert "not read" not in printed
+
+
+def test_only_empty_cells_of_a_category_are_missing(raw, convert):
+    (raw / "train.csv").write_text("c,y\n" + "NA,1\nDE,2\n" * 3 + ",3\n")
+    columns, _, printed = convert("--missing=c=DE")
+    assert sorted(number for (number,) in columns["c"]) == [0, 0, 0, 0, 1, 1, 1]  # DE, NA
+    assert "c category of 2 classes (DE; 1 missing)" in printed
+
+
+def test_a_float_column_says_when_it_rounds_integers(raw, convert):
+    (raw / "train.csv").write_text("x,y\n1234567890123,1\n1.5,2\n")
+    assert "x float32 (1234567890123, 1.5; numbers above 16,777,216 are rounded)" in convert()[2]
+
+
+def test_caches_beside_saved_datasets_are_left_out_and_named(raw, convert):
+    (raw / "train").mkdir()
+    for name in ("data-00000-of-00001", "cache-1234567890abcdef"):
+        with ipc.new_stream(
+            raw / "train" / f"{name}.arrow", pa.schema([("x", pa.int64())])
+        ) as sink:
+            sink.write_table(pa.table({"x": [1, 2]}))
+    columns, _, printed = convert()
+    assert of_one(columns["x"]) == [1, 2]
+    assert "1 file not read: train/cache-1234567890abcdef.arrow" in printed
+
+
+def test_a_delta_table_is_refused_because_its_log_says_what_counts(raw, convert):
+    (raw / "train" / "_delta_log").mkdir(parents=True)
+    (raw / "train" / "_delta_log" / "0.json").write_text("{}")
+    (raw / "train" / "a.csv").write_text("x\n1\n")
+    with pytest.raises(RawDataError, match="_delta_log/0.json is of a Delta table, whose log says"):
+        convert()
+
+
+def test_a_cell_that_folder_and_file_state_is_refused_wherever_it_is(raw, convert):
+    folder = raw / "train.jsonl" / "date=1"
+    folder.mkdir(parents=True)
+    (folder / "a.jsonl").write_text('{"x": 1}\n' * 1001 + '{"date": 5, "x": 1}\n')
+    with pytest.raises(
+        ConversionError, match="a.jsonl:1002: line 1002: date: a column and a folder"
+    ):
+        convert()
+    (folder / "date=2").mkdir()
+    (folder / "a.jsonl").rename(folder / "date=2" / "a.jsonl")
+    with pytest.raises(RawDataError, match="two columns 'date'"):
+        convert("--overwrite")
+
+
+def test_images_of_tables_in_folders_have_the_labels_of_the_folders(raw, convert, tmp_path):
+    for label in ("cat", "dog"):
+        folder = raw / "train.csv" / f"label={label}"
+        folder.mkdir(parents=True)
+        (folder / "a.csv").write_text(f"f\n{label}.png\nno {label}.png\n")
+        Image.new("RGB", (4, 4)).save(folder / f"{label}.png")
+    (raw / "more").mkdir()
+    columns, _, printed = convert("--image-column=f", "--label-column=label", "--max-bad-records=2")
+    assert of_one(columns["image/class/text"]) == [b"cat", b"dog"]
+    assert len(ledger_of(tmp_path / "out")) == 2
+    assert "1 file not read: more. Folders are searched for images" in printed
+
+
+@pytest.mark.parametrize("name", ["train.csv.GZ", "train.CSV.gz"])
+def test_compressed_files_are_recognized_in_any_case(raw, convert, name):
+    (raw / name).write_bytes(gzip.compress(b"a\n3\n"))
+    assert convert()[0]["a"] == [[3]]
+
+
+def test_a_path_that_goes_up_and_down_again_is_the_same_directory(
+    raw, raw_tables, tmp_path, monkeypatch
+):
+    (raw / "train.csv").write_text("a\n3\n")
+    monkeypatch.chdir(raw)
+    table_to_gcs.main(["--raw-data-dir=../raw", f"--output={tmp_path}/out"])
+    assert records_of(tmp_path / "out") == [{"a": [3]}]
+
+
+def test_a_header_of_one_column_may_have_a_comma_in_quotes(raw, convert):
+    (raw / "train.csv").write_text('"last, first"\nx\ny\n')
+    assert of_one(convert()[0]["last, first"]) == [b"x", b"y"]

@@ -76,6 +76,17 @@ def text(rows):
     return lambda path: path.write_text("x;y\n" + "".join(f"{row};1,5\n" for row in rows))
 
 
+def test_cells_without_a_value_are_what_missing_made_of_them(trained, predicted):
+    def write(rows):
+        return lambda path: path.write_text("c,r,y\n" + "".join(f"{row},1.5\n" for row in rows))
+
+    rows = ["NO,1", "SE,?", ",3", "NO,4"]
+    run = trained("train.csv", write(rows), "--missing=r=-5,c=SE", "--columns=c=category")
+    numbers = predicted(run, "new.csv", write(["NO,?", "NO,-5", ",1", "SE,1", "NO,1"]))
+    assert numbers[0] == numbers[1] != numbers[4]
+    assert numbers[2] == numbers[3] != numbers[4]
+
+
 def test_texts_to_predict_are_read_in_the_format_of_the_run(trained, predicted):
     flags = ("--delimiter=;", "--decimal=,", "--missing-values=lost")
     run = trained("train.csv", text(["1,5", "lost", "-3,25", "7,0"]), *flags)

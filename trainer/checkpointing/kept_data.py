@@ -7,12 +7,11 @@ it, whatever data they read, or none. No record is kept. NumPy only."""
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 from pipeline.description import Describe, Description
 from pipeline.errors import CheckpointError, Reject
-from pipeline.raw.cells import document_cell, integer_cell, number_or_nan
+from pipeline.raw.cells import document_cell, integer_cell, number_cell, number_or_nan
 from pipeline.shards.example import Value
 from pipeline.shards.schema import Labels, Schema, Statistics
 from pipeline.shards.typed_json import JsonFile, read_sealed, sealed
@@ -139,22 +138,24 @@ def row_values(schema: Schema, cells: Mapping[str, Any]) -> dict[str, Value]:
     a missing number.
 
     Raises Reject."""
-    integer = partial(number_or_nan, read=integer_cell)
-    kinds: Mapping[str, Any] = {"bytes": document_cell, "int64": integer, "float32": number_or_nan}
     features = schema.features
-    values = dict[str, Any]()
     try:
-        for name, cell in cells.items():
-            if name not in features:
-                continue
-            dtype = features[name].dtype
-            read = partial(kinds[dtype], name)
-            items = cell if isinstance(cell, list) else [cell]
-            plain = items if dtype == "bytes" else map(schema.table.number, items)
-            read_items = [*map(read, plain)]
-            values[name] = read_items if isinstance(cell, list) else read_items[0]
+        values = {
+            name: _value(schema, name, cell) for name, cell in cells.items() if name in features
+        }
     except ValueError as error:
         raise Reject(str(error)) from error
     if not values:
         raise Reject(f"none of the columns {', '.join(cells)} is a feature ({', '.join(features)})")
     return values
+
+
+def _value(schema: Schema, name: str, cell: Any) -> Any:
+    if isinstance(cell, list):
+        return [_value(schema, name, item) for item in cell]
+    feature = schema.features[name]
+    if feature.dtype == "bytes":
+        return document_cell(name, cell)
+    number = schema.table.number(cell)
+    number = feature.missing if number is None else number
+    return number_or_nan(name, number, integer_cell if feature.dtype == "int64" else number_cell)

@@ -213,7 +213,7 @@ def _raw(recipe: DataRecipe, path: str, upright: bool) -> Iterator[Raw]:
     storage = open_storage(path)
     assert recipe.description is not None
     schema = recipe.description.schema
-    units = {name: feature.unit for name, feature in schema.features.items() if feature.unit}
+    units = {name: feature.unit for name, feature in schema.features.items()}
     try:
         if storage.stat(path).bytes > MOST_OF_FILE:
             yield Raw(

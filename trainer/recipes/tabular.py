@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.checks import did_you_mean
 from pipeline.errors import OptionError
 from pipeline.logs import logger
-from pipeline.raw.cells import class_number
+from pipeline.raw.cells import class_number, is_blank
 from pipeline.shards.schema import ColumnStatistics, Feature, Labels, Schema, Statistics
 from trainer.recipe import DataRecipe, OptimizerConfig, TrainerConfig, settings
 
@@ -147,10 +147,14 @@ class Config(DataRecipe):
         seen, is missing."""
         values = {name: cells.get(name, [None] * size) for name, size in self.inputs.items()}
         values |= {
-            name: class_number(numbers, cells.get(name))
+            name: class_number(numbers, self._class_cell(name, cells.get(name)))
             for name, numbers in self.row_classes.items()
         }
         return super().row_record(values if cells.keys() & self.inputs.keys() else cells)
+
+    def _class_cell(self, name: str, cell: Any) -> Any:
+        assert self.description is not None
+        return self.description.schema.features[name].missing if is_blank(cell) else cell
 
     def tiny_records(self, split: str) -> "ExampleRecords":
         """130 houses, whose price depends on their area and city."""

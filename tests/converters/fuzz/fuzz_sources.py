@@ -66,19 +66,19 @@ def find_tfrecords(raw: str, out: str):
 
 def find_image_tables(raw: str, out: str):
     tables = find_tables(raw, [], None)
-    target = find_columns(tables.paths, None, {"animal": "category", "*": "skip"})
+    target = (*find_columns(tables.tables, {"animal": "category", "*": "skip"}),)
     return ImageTableConverter("file", target), tables.sources
 
 
 def find_text_tables(raw: str, out: str):
     tables = find_tables(raw, [], HeldOut(0.3))
-    columns = find_columns(tables.paths, None, {"text": "text", "about": "category", "*": "skip"})
+    columns = (*find_columns(tables.tables, {"text": "text", "about": "category", "*": "skip"}),)
     return RowConverter(columns, held_out=HeldOut(0.3)), tables.sources
 
 
 def find_rows(raw: str, out: str):
     tables = find_tables(raw, [], HeldOut(0.3))
-    return RowConverter(find_columns(tables.paths, None, {}), held_out=HeldOut(0.3)), tables.sources
+    return RowConverter((*find_columns(tables.tables, {}),), held_out=HeldOut(0.3)), tables.sources
 
 
 def in_records(files: Files) -> int:

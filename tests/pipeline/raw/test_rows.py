@@ -135,7 +135,7 @@ def test_json_lines_that_are_not_objects_are_reported(rows_of):
         (b"\n\n", "it is empty"),
         (
             "a,b\n".encode("utf-16"),
-            r"has no header with the names of its columns: not UTF-8: byte 0xff \(see --encoding\)",
+            "seems to be UTF-16. Write it as UTF-8",
         ),
         (b"a,b,a\n", "has two columns 'a'. Rename one of them"),
         (b'a,"b\n1,2\n', "has no header .* not a csv row: unexpected end of data"),
