@@ -61,18 +61,10 @@ def find_tables(
     of_images: whether they name images, whose folders are not searched. Raises RawDataError if
     something is missing, OptionError."""
     storage = open_raw_data(raw_data_dir)
-    unsearched = list[str]()
-
-    def is_searched(folder: str) -> bool:
-        if of_images and not ("=" in folder or is_table(folder)):
-            unsearched.append(folder)
-        return folder not in unsearched
-
-    found = {
-        name: stat
-        for name, stat in files_below(storage, raw_data_dir, is_searched)
-        if not _OF_SPARK.search(name)
-    }
+    _, folders = storage.entries(raw_data_dir) if of_images else ((), ())
+    unsearched = [name for name in folders if not ("=" in name or is_table(name))]
+    files = files_below(storage, raw_data_dir, lambda name: name not in unsearched)
+    found = {name: stat for name, stat in files if not _OF_SPARK.search(name)}
     if logs := [name for name in found if "_delta_log/" in name]:
         raise RawDataError(
             f"{join(raw_data_dir, logs[0])} is of a Delta table, whose log says which files count. "
