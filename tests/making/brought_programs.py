@@ -10,6 +10,18 @@ import grain
 import jax.numpy as jnp
 import numpy as np
 import optax
+from brought_elements import (
+    BATCH,
+    RECORDS,
+    X,
+    Y,
+    element,
+    failing,
+    in_workers,
+    mixture,
+    not_a_number,
+    places,
+)
 
 from pipeline import grain as infeed_grain
 from pipeline import tf_data
@@ -18,10 +30,7 @@ from trainer.callbacks import Callback
 from trainer.recipe import Recipe, TrainerConfig, settings
 from trainer.task import Task, Variables
 
-RECORDS, BATCH, STEPS, EVERY = 107, 8, 60, 20
-RNG = np.random.default_rng(0)
-X = RNG.standard_normal((RECORDS, 4)).astype(np.float32)
-Y = np.tanh(X @ RNG.standard_normal((4, 4)).astype(np.float32))
+STEPS, EVERY = 60, 20
 
 
 def tensors():
@@ -40,24 +49,6 @@ def interleaved(ctx):
     return tf_data.training_batches(dataset, BATCH, ctx.hosts)
 
 
-def element(number):
-    return {"x": X[number], "y": Y[number]}
-
-
-class Noise(grain.transforms.RandomMap):
-    def random_map(self, element, rng):
-        return element | {"x": element["x"] + rng.normal(0, 0.1, 4).astype(np.float32)}
-
-
-def places():
-    return grain.MapDataset.range(RECORDS).seed(3).shuffle().map(element).random_map(Noise())
-
-
-def mixture():
-    halves = [places()[:50].repeat(), places()[50:].repeat()]
-    return grain.IterDataset.mix([half.to_iter_dataset() for half in halves], weights=[0.7, 0.3])
-
-
 PROGRAMS = {
     "tf.data": interleaved,
     "Grain": lambda: places().repeat().batch(BATCH, drop_remainder=True),
@@ -65,21 +56,6 @@ PROGRAMS = {
     "Grain, a mixture": lambda: mixture().batch(BATCH),
     "Grain, workers": lambda: in_workers(places().repeat()),
 }
-
-
-def failing(number):
-    if number == 41:
-        raise ValueError("record 41 is broken")
-    return element(number)
-
-
-def not_a_number(number):
-    return element(number) | {"x": np.full(4, np.nan if number == 41 else 1, np.float32)}
-
-
-def in_workers(dataset):
-    workers = grain.MultiprocessingOptions(num_workers=2)
-    return dataset.to_iter_dataset().batch(BATCH).mp_prefetch(workers)
 
 
 FAULTY = {
