@@ -19,9 +19,9 @@ CONVERT += "from beam_jobs.launch import exit_with; exit_with(main)"
 # so that --local-processes=auto is 2 for a table of some bytes
 LARGE = "from beam_jobs.runners import presets; presets._SECONDS_PER_PROCESS = 1e-9; "
 LARGE += "presets.num_cores = lambda: 2; presets.free_memory_bytes = lambda: 2**32; "
-ENDS = [("group", signal.SIGINT, "auto"), ("launcher", signal.SIGINT, "auto")]
-ENDS += [("launcher", signal.SIGKILL, "auto")]
+ENDS = [("group", signal.SIGINT, "auto"), ("launcher", signal.SIGKILL, "auto")]
 if SWEEP:
+    ENDS += [("launcher", signal.SIGINT, "auto")]
     ENDS += [(of, number, processes) for of, number, _ in ENDS for processes in (1, 2)]
 KILLS = (  # see sitecustomize
     "half:train.*-0",
