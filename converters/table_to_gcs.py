@@ -62,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     of_images = bool(args.image_column)
     raw = find_tables(args.raw_data_dir, splits, held_out, format, of_images=of_images)
     check_columns(raw.tables, required)
+    if args.missing_values and all(table.is_arrow for table in raw.tables):
+        raise OptionError("--missing-values: it is for text; Parquet and Arrow have nulls instead.")
     others = [name for name in raw.others if join(args.raw_data_dir, name) != args.label_file]
     notices = [*left_out(others, _NO_SPLIT), *raw.notices]
     shared = (args.key_column, format, held_out, to_jpeg)
@@ -88,12 +90,13 @@ def _all_columns(args: argparse.Namespace, tables: Sequence[Table]) -> Mapping[C
     kinds = given_values("--columns", args.columns, KINDS)
     defaults = dict.fromkeys(missing, kinds.get(ALL)) | ({label: "category"} if label else {})
     kinds = defaults | kinds
-    columns = {
-        replace(column, missing=missing.get(column.name)): seen
-        for column, seen in find_columns(
-            tables, kinds, max_bad_records=args.max_bad_records
-        ).items()
-    }
+    columns = dict[Column, str]()
+    for column, seen in find_columns(tables, kinds, max_bad_records=args.max_bad_records).items():
+        if column.name in missing and column.kind not in ("float32", "int64", "category"):
+            raise OptionError(
+                f"--missing: {column.name!r} holds {column.kind}. Give it numbers and categories."
+            )
+        columns[replace(column, missing=missing.get(column.name))] = seen
     headers = [table for table in tables if not is_json(table.uri)]
     check_columns(headers, {_OF_OTHERS: [column.name for column in columns]})
     return {

@@ -378,3 +378,17 @@ def test_a_path_that_goes_up_and_down_again_is_the_same_directory(
 def test_a_header_of_one_column_may_have_a_comma_in_quotes(raw, convert):
     (raw / "train.csv").write_text('"last, first"\nx\ny\n')
     assert of_one(convert()[0]["last, first"]) == [b"x", b"y"]
+
+
+def test_options_for_cells_without_a_value_are_refused_where_they_would_do_nothing(raw, convert):
+    (raw / "train.csv").write_text("t,x\nsome text,1\n,2\n")
+    with pytest.raises(
+        OptionError, match="--missing: 't' holds text. Give it numbers and categories"
+    ):
+        convert("--missing=t=none")
+    (raw / "train.csv").unlink()
+    parquet.write_table(pa.table({"x": [1, -999]}), raw / "train.parquet")
+    with pytest.raises(
+        OptionError, match="--missing-values: it is for text; Parquet and Arrow have"
+    ):
+        convert("--missing-values=-999")
