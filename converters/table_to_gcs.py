@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _all_columns(args: argparse.Namespace, tables: Sequence[Table]) -> Mapping[Column, str]:
-    """All columns, each of which becomes a feature, and what was seen of their cells."""
+    """All columns, which become features, and what was seen of their cells."""
     label = args.label_column
     missing = given_values("--missing", args.missing)
     kinds = given_values("--columns", args.columns, KINDS)

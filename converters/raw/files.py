@@ -112,7 +112,7 @@ def unread(
     raw_data_dir: str, sources: Sequence[Source], splits: str | None, used: str
 ) -> Sequence[str]:
     """A note about what else is in the directory of the raw data, unless --splits chose some.
-    used: matches the names of what is read, but is no source."""
+    used: matches the names of other files that the conversion reads."""
     storage = open_storage(raw_data_dir)
     if splits or find_file(storage, raw_data_dir):
         return []
@@ -268,8 +268,8 @@ def batches(
     error: Callable[[_Item], str] = lambda _: "",
     most_bad: int = 0,
 ) -> Iterator[Sequence[_Item]]:
-    """The items in groups, each of which ends with the item that makes it large enough, or that has
-    an error after most_bad others."""
+    """The items in groups. A group ends with the item that makes it large enough, or that has an
+    error after most_bad others."""
     batch = list[_Item]()
     total = bad = 0
     for item in items:

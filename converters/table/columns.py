@@ -370,7 +370,7 @@ def find_columns(
     cells. Reads every row; the conversion reports bad ones.
 
     kinds: by name, None to guess; ALL is for all others. separator: see Column. Raises OptionError,
-    LabelError; RawDataError if no row is good, or so many are bad that a split has too many."""
+    LabelError; RawDataError if every row is bad, or more than the splits may have."""
 
     def kind_of(name: str) -> str | None:
         # pandas numbers rows in columns without a name, or with such names

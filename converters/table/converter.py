@@ -8,6 +8,7 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from pipeline.raw.jpeg import Jpeg
 from pipeline.raw.rows import Table, TableRow
 from pipeline.shards.example import Value, encode_example
 from pipeline.shards.schema import USUAL_FORMAT, Labels, Schema, TableFormat
-from pipeline.storage.schemes import open_storage
+from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, in_parallel, join
 
 _ROWS_PER_BATCH = 4096
@@ -218,6 +219,13 @@ def find_image(table: str, name: str) -> File | str:
         # not the absolute path: errors are part of plan digests
         return f"no file {name!r} can be found"
     return member_error(Member(uri, 0, stat.bytes, "file")) or File(uri, stat)
+
+
+def is_below(directory: str, uri: str) -> bool:
+    """Whether a file is in a directory or below it; on a disk, wherever links lead."""
+    if is_remote(uri):
+        return uri.startswith(join(directory, ""))
+    return Path(uri).resolve().is_relative_to(Path(directory).resolve())
 
 
 def _absolute(table: str, name: str) -> str:

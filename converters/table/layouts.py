@@ -5,7 +5,6 @@ train-00.csv, train_1.csv one set of tables   *.csv, ...; a fraction of the rows
 validation"""
 
 import codecs
-import contextlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,12 @@ from converters.raw.files import (
 from pipeline.checks import did_you_mean
 from pipeline.errors import OptionError, RawDataError
 from pipeline.raw.rows import TABLE_SUFFIXES, TEXT_TABLE_SUFFIXES, Table, is_table, suffix_of
-from pipeline.shards.schema import MISSING_VALUES, USUAL_FORMAT, TableFormat
+from pipeline.shards.schema import (
+    MISSING_VALUES,
+    USUAL_FORMAT,
+    TableFormat,
+    has_single_bytes,
+)
 from pipeline.storage.storage import in_parallel, join
 
 _WHY_NOT = (
@@ -127,27 +131,17 @@ def table_format(
         raise OptionError(
             f"--delimiter={delimiter!r}: it must be one character other than a quote, or tab."
         )
+    if not has_single_bytes(encoding):
+        raise OptionError(
+            f"--encoding={encoding}: it must be utf-8, or have ASCII and one byte for each "
+            "character, like latin-1 or cp1252. Write the tables anew in one of these."
+        )
     missing = (
         MISSING_VALUES
         if missing_values is None
         else tuple(map(str.strip, missing_values.split(",")))
     )
-    return TableFormat(delimiter, decimal, _encoding(encoding), missing)
-
-
-def _encoding(name: str) -> str:
-    """Its usual name. Raises OptionError unless each byte is a character: rows are ranges of
-    bytes."""
-    ascii = bytes(range(128))
-    with contextlib.suppress(LookupError):
-        usual = codecs.lookup(name).name
-        characters = bytes(range(256)).decode(usual, "replace")
-        if usual == "utf-8" or (characters[:128] == ascii.decode() and len(characters) == 256):
-            return usual
-    raise OptionError(
-        f"--encoding={name}: it must be utf-8, or have ASCII and one byte for each character, like "
-        "latin-1 or cp1252. Write the tables anew in one of these."
-    )
+    return TableFormat(delimiter, decimal, codecs.lookup(encoding).name, missing)
 
 
 def hint_of_tables(directory: str, files: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ from beam_jobs.packed_files import check_record
 from beam_jobs.references import Reference, References
 from converters.raw.files import HeldOut, batches, is_of
 from converters.table.columns import Column, features_of, labels_of, names_of, units_of, values_of
-from converters.table.converter import find_image
+from converters.table.converter import find_image, is_below
 from pipeline.errors import SchemaError
 from pipeline.raw.cells import cell_of, text_cell
 from pipeline.raw.image_files import ToJpeg
@@ -104,7 +104,7 @@ class RowConverter:
 
     def pack(self, source: Source, number: int, window: Sequence[tuple[str, TableRow]]) -> Pack:
         del number  # keys are unique in the source
-        file_of = partial(self._file_of, source.uri)
+        file_of = partial(self._file_of, source)
         word = self._table(source).row_word
         keys = list[str]()
         payloads = list[bytes]()
@@ -126,15 +126,18 @@ class RowConverter:
                 break
         return Pack(keys, payloads, {}, unusable)
 
-    def _file_of(self, table: str, cell: Any, kind: str) -> bytes:
+    def _file_of(self, source: Source, cell: Any, kind: str) -> bytes:
         """The file in a cell, or the one that it names; an image in the format to store. Raises
         ValueError, Reject."""
         data = cell.get("bytes") or cell.get("path") if isinstance(cell, Mapping) else cell
         if isinstance(data, str) and data:
-            file = find_image(table, data)
+            file = find_image(source.uri, data)
             if isinstance(file, str):
                 raise ValueError(file)
-            data = open_storage(table).read(file.uri)
+            # a table of others may name any file of this machine
+            if kind == "file" and not is_below(source.uri.removesuffix(source.tag), file.uri):
+                raise ValueError(f"the file {data!r:.60} is not below the raw data")
+            data = open_storage(source.uri).read(file.uri)
         if not isinstance(data, bytes):
             raise ValueError(
                 f"the {kind} is {data!r:.60}; it must be the path of a file, or its bytes"

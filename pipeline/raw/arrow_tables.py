@@ -22,6 +22,7 @@ from pipeline.storage.storage import Storage
 MAX_BATCH_BYTES = 64 * MiB
 _USUAL_BATCH_BYTES = 8 * MiB  # of numbers, which take up to ten times as much as Python objects
 _VALUE_BYTES = 8
+_MOST_ZEROS = 38  # at the end of an integer; the file may state a billion
 _BOMB_BYTES = 1024 * MiB
 _BOMB_RATIO = 100
 _FEW_ROWS = 4096
@@ -195,7 +196,7 @@ def _scale(uri: str, name: str, unit: str, expected: str | None) -> Fraction:
     if not unit or expected is None or unit == expected:
         return Fraction(1)
     (resolution, _, what), (finer, _, same) = (each.partition(" ") for each in (unit, expected))
-    if what != same:
+    if what != same or finer not in RESOLUTIONS:
         raise RawDataError(
             f"the column {name!r} of {uri} has {unit}, and {expected or 'a number'} is expected. "
             "Write it so."
@@ -207,7 +208,7 @@ def _plain(kind: Any) -> Any:
     """The type to read it as."""
     if unit_of(kind) and not types.is_nested(kind):
         return pyarrow.int32() if kind.bit_width == 32 else pyarrow.int64()
-    if types.is_decimal(kind) and kind.scale <= 0:
+    if types.is_decimal(kind) and -_MOST_ZEROS <= kind.scale <= 0:
         return kind  # whose integers may have any number of digits
     if types.is_decimal(kind) or types.is_float16(kind):
         return pyarrow.float64()

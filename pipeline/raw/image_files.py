@@ -111,7 +111,7 @@ class ToJpeg:
         image = _decoded(data, form)
         if _is_animated(image):
             raise Reject(
-                f"a {form} of several frames or pages, of which a PNG holds one. Give --columns "
+                f"a {form} of several frames or pages; a PNG holds only one. Give --columns "
                 "COLUMN=file to keep the file, or --image-format=jpeg for the first one"
             )
         if self._fitting(image.size) != image.size or (self.apply_orientation and _turn(image)):

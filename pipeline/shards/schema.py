@@ -4,6 +4,7 @@ static shapes.
 The statistics of the columns of a converted table are in _summary/columns.json, by split: a
 conversion writes them, `describe` shows them, and recipes normalize by them."""
 
+import codecs
 import json
 import math
 from collections.abc import Mapping
@@ -45,6 +46,18 @@ MISSING_VALUES = (
 """Texts that mean no value in a column of numbers: those of pandas, databases and statistics."""
 
 
+def has_single_bytes(encoding: str) -> bool:
+    """Whether it is UTF-8, or has ASCII and one byte for each character: rows are ranges of
+    bytes."""
+    try:
+        usual = codecs.lookup(encoding).name
+        characters = bytes(range(256)).decode(usual, "replace")
+    except LookupError:
+        return False
+    ascii = bytes(range(128)).decode()
+    return usual == "utf-8" or (characters[:128] == ascii and len(characters) == 256)
+
+
 @dataclass(frozen=True)
 class TableFormat:
     """How the text of tables is read.
@@ -57,6 +70,13 @@ class TableFormat:
     decimal: str = "."
     encoding: str = "utf-8"
     missing_values: tuple[str, ...] = MISSING_VALUES
+
+    def __post_init__(self) -> None:
+        if len(self.delimiter or ",") != 1 or not has_single_bytes(self.encoding):
+            raise SchemaError(
+                f"delimiter {self.delimiter!r} and encoding {self.encoding!r}: must be one "
+                "character, and utf-8 or one with a byte for each."
+            )
 
     def number(self, cell: Any) -> Any:
         """A cell of a column of numbers, with a dot as decimal mark; None if it has no value."""

@@ -17,8 +17,9 @@ from pyarrow import ipc, parquet
 
 from converters import table_to_gcs
 from pipeline.commands.describe import main as describe
-from pipeline.errors import ConversionError, OptionError, RawDataError
+from pipeline.errors import ConversionError, OptionError, RawDataError, SchemaError
 from pipeline.shards.manifest import read_manifest
+from pipeline.shards.schema import TableFormat
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 
@@ -392,3 +393,20 @@ def test_options_for_cells_without_a_value_are_refused_where_they_would_do_nothi
         OptionError, match="--missing-values: it is for text; Parquet and Arrow have"
     ):
         convert("--missing-values=-999")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"delimiter": "ab"}, {"encoding": "hex"}, {"encoding": "utf-16"}]
+)
+def test_a_schema_of_others_cannot_state_another_form_of_text(wrong):
+    with pytest.raises(SchemaError, match="must be one character, and utf-8 or one with a byte"):
+        TableFormat(**wrong)
+
+
+def test_a_decimal_that_states_a_million_zeros_takes_no_time(raw, convert):
+    buffer = pa.py_buffer((7).to_bytes(16, "little"))
+    array = pa.Array.from_buffers(pa.decimal128(5, -1_000_000), 1, [None, buffer])
+    with ipc.new_stream(raw / "train.arrow", pa.schema([("x", array.type)])) as sink:
+        sink.write_batch(pa.record_batch([array], names=["x"]))
+    with pytest.raises(ConversionError, match="'x' is inf; it must|cannot be read"):
+        convert()

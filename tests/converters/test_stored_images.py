@@ -1,6 +1,7 @@
 """Images of a table whose pixels are labels: what is stored of each format, and what a reader gets."""
 
 import io
+import json
 import struct
 
 import numpy as np
@@ -156,7 +157,7 @@ LOST = [
      "bits, 16 bits of grey, and palettes. Give --columns COLUMN=file"),
     ("p.tif", encoded(Image.fromarray(COLOURS).convert("CMYK"), "TIFF"), "--verify=end", "a TIFF of mode CMYK with 8"),
     ("p.gif", encoded(of_palette(), "GIF", save_all=True, append_images=[of_palette(3 - INDICES)]), "--verify=end",
-     "a GIF of several frames or pages, of which a PNG holds one. Give --columns COLUMN=file"),
+     "a GIF of several frames or pages; a PNG holds only one. Give --columns COLUMN=file"),
     ("p.tif", DEEP, "--image-format=jpeg", "32-bit values, which a JPEG cannot hold; save them with 8 or 16 bits"),
     ("p.png", PNGS["grey.png"][:-16] + bytes(4) + PNGS["grey.png"][-12:], "--verify=end", "truncated or damaged PNG: "),
 ]  # fmt: skip
@@ -221,3 +222,14 @@ def test_photographs_and_masks_are_read_as_they_were_and_described(
     for shown in ("JPEG 5x6 RGB", "PNG 5x6 P", "PNG 5x6 I;16", "PNG 5x6 1"):
         assert shown in text
     assert "unreadable" not in text + page.read_text()
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_a_table_cannot_name_a_file_outside_of_the_raw_data(table, raw_tables, tmp_path, link):
+    secret = tmp_path / "secret"
+    secret.write_text("key")
+    table("train.jsonl", json.dumps({"mask": "link" if link else str(secret)}) + "\n")
+    if link:
+        (tmp_path / "raw" / "link").symlink_to(secret)
+    with pytest.raises(ConversionError, match=r"the file '\S+ is not below the raw data"):
+        raw_tables.convert(tmp_path / "out", "--columns=mask=file")
