@@ -393,7 +393,7 @@ def find_columns(
         rows = _cells_of(table.uri, table.rows(unknown), bad, max_bad_records)
         of_rows = itertools.chain.from_iterable(rows)
         is_text = not table.is_arrow and not is_json(table.uri)
-        for shown, cells in ((False, examples), (True, of_rows), (False, of_folders.items())):
+        for shown, cells in ((False, examples), (True, of_rows)):
             for name, cell in cells:
                 if name not in columns:
                     columns[name] = _Cells(kind_of(name), separator)

@@ -18,7 +18,7 @@ from converters.table.columns import Column, features_of, labels_of, names_of, u
 from converters.table.converter import find_image, is_below
 from pipeline.errors import SchemaError
 from pipeline.raw.cells import cell_of, text_cell
-from pipeline.raw.image_files import ToJpeg
+from pipeline.raw.image_files import NOT_TURNED, ToJpeg, orientation
 from pipeline.raw.rows import Table, TableRow
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import USUAL_FORMAT, Labels, Schema, TableFormat
@@ -71,7 +71,7 @@ class RowConverter:
         }
 
     def digest_fields(self) -> Mapping[str, Any]:
-        return {"converter": "rows/3", **asdict(self)}
+        return {"converter": "rows/4", **asdict(self)}
 
     def files(self) -> Mapping[str, bytes]:
         return {}
@@ -108,6 +108,8 @@ class RowConverter:
         word = self._table(source).row_word
         keys = list[str]()
         payloads = list[bytes]()
+        rotated = list[bool]()
+        images = [key for key, each in self._schema.features.items() if each.content == "image"]
         unusable = list[Unusable]()
         for place, row in window:
             key = f"{source.split}/{place}"
@@ -117,6 +119,7 @@ class RowConverter:
                     values = values_of(self.columns, row.cells, file_of, self.format)
                     payloads.append(encode_example(self.schema, values))
                     keys.append(key)
+                    rotated.append(any(_is_rotated(values[key]) for key in images))
             except (ValueError, Reject, SchemaError) as e:
                 error = str(e)
             if error:
@@ -124,7 +127,7 @@ class RowConverter:
                 unusable.append(Unusable(key, source.file, row.offset, error))
             if len(unusable) > source.most_unusable:
                 break
-        return Pack(keys, payloads, {}, unusable)
+        return Pack(keys, payloads, {"rotated": np.array(rotated, np.int64)}, unusable)
 
     def _file_of(self, source: Source, cell: Any, kind: str) -> bytes:
         """The file in a cell, or the one that it names; an image in the format to store. Raises
@@ -153,4 +156,11 @@ class RowConverter:
     def convert(self, ref: Reference, data: bytes) -> Converted:
         """See Converter. data: the record. Raises RawDataError if it is damaged."""
         check_record(ref, data)
-        return Converted(data)
+        return Converted(data, notes=(NOT_TURNED,) if ref.columns["rotated"] else ())
+
+
+def _is_rotated(images: Any) -> bool:
+    """Whether EXIF rotates an image, or one of a list, that is a JPEG."""
+    return any(
+        orientation(each) != 1 for each in ([images] if isinstance(images, bytes) else images)
+    )

@@ -178,9 +178,9 @@ def _class_names(schema: Any) -> Mapping[str, tuple[str, ...]]:
 
 
 def unit_of(kind: Any) -> str:
-    """The unit of times, or lists of them: a resolution of RESOLUTIONS, and since when; "" for
-    other types."""
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    """The unit of times, or lists or dictionaries of them: a resolution of RESOLUTIONS, and since
+    when; "" for other types."""
+    if _is_list(kind) or types.is_dictionary(kind):
         return unit_of(kind.value_type)
     if types.is_date(kind):
         return f"{'days' if types.is_date32(kind) else 'ms'} since 1970-01-01"
@@ -189,6 +189,10 @@ def unit_of(kind: Any) -> str:
     if types.is_time(kind):
         return f"{kind.unit} since midnight"
     return f"{kind.unit} of duration" if types.is_duration(kind) else ""
+
+
+def _is_list(kind: Any) -> bool:
+    return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
 
 
 def _scale(uri: str, name: str, unit: str, expected: str | None) -> Fraction:
@@ -206,6 +210,8 @@ def _scale(uri: str, name: str, unit: str, expected: str | None) -> Fraction:
 
 def _plain(kind: Any) -> Any:
     """The type to read it as."""
+    if types.is_dictionary(kind):
+        return _plain(kind.value_type)
     if unit_of(kind) and not types.is_nested(kind):
         return pyarrow.int32() if kind.bit_width == 32 else pyarrow.int64()
     if types.is_decimal(kind) and -_MOST_ZEROS <= kind.scale <= 0:
@@ -214,11 +220,7 @@ def _plain(kind: Any) -> Any:
         return pyarrow.float64()
     if types.is_fixed_size_list(kind):
         return pyarrow.list_(_plain(kind.value_type), kind.list_size)
-    return (
-        pyarrow.list_(_plain(kind.value_type))
-        if types.is_list(kind) or types.is_large_list(kind)
-        else kind
-    )
+    return pyarrow.list_(_plain(kind.value_type)) if _is_list(kind) else kind
 
 
 class Time(int):
@@ -243,19 +245,14 @@ def _examples(kind: Any, unit: str = "") -> list[Any]:
         return [0.5 if types.is_floating(kind) else 0]
     if "binary" in str(kind):
         return [b""]
-    is_text = types.is_dictionary(kind) or str(kind) in (
-        "string",
-        "large_string",
-        "string_view",
-        "null",
-    )
+    is_text = str(kind) in ("string", "large_string", "string_view", "null")
     return [None if is_text else {str(kind): None}]  # like a struct, what no feature can hold
 
 
 def _cells(array: Any, names: Sequence[str] | None, scale: Fraction) -> list[Any]:
     """The cells as Python objects; equal texts as one object. scale: of times."""
     if types.is_dictionary(array.type):
-        names = array.dictionary.to_pylist()
+        names, scale = _cells(array.dictionary, None, scale), Fraction(1)
         array = array.indices
     cells = array.cast(_plain(array.type)).to_pylist()
     if scale != 1 or "decimal" in str(array.type):

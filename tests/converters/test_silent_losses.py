@@ -13,7 +13,7 @@ import pytest
 from converted import ledger_of, records_of
 from PIL import Image
 from pyarrow import csv as arrow_csv
-from pyarrow import ipc, parquet
+from pyarrow import feather, ipc, parquet
 
 from converters import table_to_gcs
 from pipeline.commands.describe import main as describe
@@ -114,6 +114,24 @@ def test_columns_that_count_different_things_are_refused_by_name(raw, convert, o
     parquet.write_table(pa.table({"at": others}), raw / "train-1.parquet")
     with pytest.raises(OptionError, match=f"the column 'at' .*{text}"):
         convert()
+
+
+def test_times_and_numbers_in_dictionaries_are_what_they_are(raw, convert):
+    noon = NOON.replace(microsecond=0, tzinfo=datetime.UTC)
+    cells = {
+        "at": pa.array([noon, None, noon], pa.timestamp("s", "UTC")),
+        "price": pa.array([7, 8, 7], pa.int32()),
+        "city": pa.array(["Oslo", "Rome", "Oslo"]),
+    }
+    table = pa.table({name: cell.dictionary_encode() for name, cell in cells.items()})
+    feather.write_feather(table, raw / "train-0.arrow")
+    finer = pa.table(cells | {"at": cells["at"].cast(pa.timestamp("ms", "UTC"))})
+    parquet.write_table(finer, raw / "train-1.parquet")
+    columns, features, _ = convert("--missing=at=0")
+    instant = int(noon.timestamp()) * 1000
+    rows = zip(columns["at"], columns["price"], strict=True)
+    assert sorted(rows) == [([0], [8])] * 2 + [([instant], [7])] * 4
+    assert features["at"].unit == "ms since 1970-01-01 UTC"
 
 
 def test_an_instant_beyond_the_finest_unit_is_refused_with_its_row(raw, convert, tmp_path):

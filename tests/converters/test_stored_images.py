@@ -13,7 +13,9 @@ from pipeline.commands import describe
 from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.errors import ConversionError, OptionError
 from pipeline.ops import DecodeStored
+from pipeline.raw.image_files import ORIENTATION
 from pipeline.shards.manifest import read_manifest
+from trainer.recipes.labelled_images import raw_image
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 
@@ -121,6 +123,24 @@ def test_a_lossy_image_becomes_a_jpeg_and_options_change_that_one_only(convert):
     assert [values_in(data)[0] for data in photos] == ["JPEG"] * 3
     assert [values_in(data)[2].shape for data in photos] == [(64, 64, 3)] * 3
     assert mask == PNGS["palette.png"]
+
+
+def test_a_new_image_to_predict_is_made_what_the_conversion_made_of_it(convert, tmp_path):
+    files = {name: data for name, data, _, _ in LOSSLESS} | PNGS
+    files["photo.jpg"] = encoded(COLOURS, "JPEG")
+    stored = convert(files)
+    schema = read_manifest(str(tmp_path / "out")).schema
+    made = [raw_image(schema, "mask", data, upright=False)["mask"] for data in files.values()]
+    assert made == stored
+
+
+def test_rotations_that_were_not_applied_are_counted(convert, capsys):
+    exif = Image.Exif()
+    exif[ORIENTATION] = 6
+    rotated = encoded(COLOURS, "JPEG", exif=exif)
+    files = {"photo.jpg": encoded(COLOURS, "JPEG"), "rotated.jpg": rotated}
+    assert convert(files)[1] == rotated
+    assert "in 1 of 2 records an EXIF rotation was not applied" in capsys.readouterr().out
 
 
 def test_image_format_jpeg_makes_jpegs_of_all_images(convert):

@@ -130,16 +130,16 @@ def raw_image(layout: Any, key: str, data: bytes, *, upright: bool) -> "Mapping[
     """The feature `key` as the conversion that wrote records of this layout makes it from an image
     file.
 
-    Converters of photographs write JPEGs; all others keep a PNG, and any other image is made a
-    JPEG. upright: turn it according to EXIF. Raises Reject."""
+    Converters of photographs write JPEGs; all others keep the pixels of lossless images. upright:
+    turn it according to EXIF. Raises Reject."""
     from pipeline.raw.image_files import ToJpeg
-    from pipeline.raw.jpeg import PNG_MAGIC, to_rgb_jpeg
+    from pipeline.raw.jpeg import to_rgb_jpeg
 
     if layout.name in OF_IMAGENET and not upright:
         return {key: to_rgb_jpeg(data, "decode").data}
-    if layout.name in OF_PHOTOGRAPHS or not data.startswith(PNG_MAGIC):
-        data = ToJpeg("decode", apply_orientation=upright)(data).data
-    return {key: data}
+    to_jpeg = ToJpeg("decode", apply_orientation=upright)
+    is_photograph = layout.name in OF_PHOTOGRAPHS
+    return {key: to_jpeg(data).data if is_photograph else to_jpeg.stored(data)}
 
 
 def fitting_span(bn_span: int, trainer: TrainerConfig, tiny: bool) -> int:
