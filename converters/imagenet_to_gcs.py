@@ -25,7 +25,7 @@ from converters.imagenet.layouts import (
     read_synsets,
 )
 from converters.imagenet.records import TFDS_DIRECTORY, read_boxes
-from converters.images.image_records import add_verify_option
+from converters.images.image_records import add_jpeg_options, check_jpegtran
 from converters.raw.files import unread
 from pipeline.commands.command import Console, say
 from pipeline.errors import OptionError
@@ -81,6 +81,7 @@ def _converter(args: argparse.Namespace) -> ImagenetConverter:
             "--full-set means ILSVRC2012's own 1000 classes: leave out --label-file, or --full-set."
         )
     classes = read_synsets(args.label_file) if args.label_file else ilsvrc2012_synsets()
+    check_jpegtran(args)
     read_boxes(tables)  # so that errors are raised here, not in a worker
     return ImagenetConverter(
         tuple(classes),
@@ -88,6 +89,7 @@ def _converter(args: argparse.Namespace) -> ImagenetConverter:
         words=tuple(classes.values()) if any(classes.values()) else (),
         form_name="tpu+boxes" if tables else args.schema,
         box_tables=tables,
+        restart_markers=args.restart_markers,
     )
 
 
@@ -96,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
         "directory of the original tars or of train/ and validation/, and of synset_labels.txt"
     )
     parser = conversion_parser("imagenet_to_gcs", __doc__, EXAMPLES, SPLITS, raw_data)
-    add_verify_option(parser)
+    add_jpeg_options(parser)
     parser.add_argument(
         "--label-file",
         help=(

@@ -24,6 +24,7 @@ from converters.images.image_records import (
 )
 from converters.raw.files import names_digest, position
 from converters.raw.tars import Member, TarError, members
+from pipeline.raw.image_files import ToJpeg
 from pipeline.raw.jpeg import Jpeg, Verify, to_rgb_jpeg
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Labels, Schema
@@ -49,13 +50,14 @@ class ImagenetConverter:
     words: tuple[str, ...] = ()
     form_name: FormName = "tpu"
     box_tables: tuple[str, ...] = ()
+    restart_markers: bool = False
 
     name = "imagenet2012"
     transforms = False  # except a few CMYK images
 
     def core_seconds_per_gb(self, _name: str) -> float:
         """See Converter."""
-        return 13 * (self.verify == "decode")  # as of a folder of images
+        return ToJpeg(self.verify, restart_markers=self.restart_markers).core_seconds_per_gb("")
 
     @property
     def worker_files(self) -> tuple[str, ...]:
@@ -78,7 +80,12 @@ class ImagenetConverter:
     def digest_fields(self) -> Mapping[str, Any]:
         """See Converter. Without validation labels and boxes: the rows contain them."""
         synsets = names_digest((*self.synsets, "", *self.words))
-        return {"converter": "imagenet/2", "synsets": synsets, "verify": self.verify}
+        return {
+            "converter": "imagenet/2",
+            "synsets": synsets,
+            "verify": self.verify,
+            "restart_markers": self.restart_markers,
+        }
 
     def scan(self, storage: Storage, source: Source) -> Iterator[References]:
         """See Converter. A source is one class or all of validation, in a tar or a folder."""
@@ -138,9 +145,10 @@ class ImagenetConverter:
 
     def convert(self, ref: Reference, data: bytes) -> Converted:
         image = to_rgb_jpeg(data, self.verify)
+        image = image.restarted() if self.restart_markers else image
         synset = ref.text("synset")
         label = ref.number("label")
         words = self.words[label - _LABEL_BASE] if self.words else ""
         boxes = ref.text("boxes").decode() if self.form.has_boxes else ""
         features, fixups = self.form.features(image, ref.key, synset, label, words, boxes)
-        return Converted(features, (*image.fixups, *fixups))
+        return Converted(features, (*image.fixups, *fixups), image.notes)

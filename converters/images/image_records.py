@@ -7,6 +7,7 @@ import argparse
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
+from PIL import Image
 
 from beam_jobs.references import File, Reference, References, bounded, encoded
 from converters.raw.tars import Member
@@ -98,8 +99,8 @@ def in_batches(rows: Iterable[Reference]) -> Iterator[References]:
         yield References.of(batch)
 
 
-def add_verify_option(parser: argparse.ArgumentParser) -> None:
-    """Adds --verify."""
+def add_jpeg_options(parser: argparse.ArgumentParser) -> None:
+    """Adds --verify and --restart-markers."""
     parser.add_argument(
         "--verify",
         choices=VERIFY_LEVELS,
@@ -109,11 +110,25 @@ def add_verify_option(parser: argparse.ArgumentParser) -> None:
             "(default: end)"
         ),
     )
+    parser.add_argument(
+        "--restart-markers",
+        action="store_true",
+        help=(
+            "write the same pixels so that training decodes no more of a JPEG than it crops; needs "
+            "jpegtran of libjpeg-turbo"
+        ),
+    )
+
+
+def check_jpegtran(args: argparse.Namespace) -> None:
+    """Raises OptionError if --restart-markers was given, and jpegtran is not there."""
+    if args.restart_markers:
+        Jpeg.of(Image.new("L", (8, 8)), 95).restarted()
 
 
 def add_image_options(parser: argparse.ArgumentParser) -> None:
-    """Adds --verify and the options that change images."""
-    add_verify_option(parser)
+    """Adds add_jpeg_options, and those that change images."""
+    add_jpeg_options(parser)
     images = parser.add_argument_group(
         "images", "A JPEG that these options do not change stays as it is, byte for byte."
     )
@@ -135,4 +150,11 @@ def to_jpeg_of(args: argparse.Namespace) -> ToJpeg:
     """The conversion that the options choose. Raises OptionError."""
     check_number("--max-side", args.max_side, at_least=1)
     check_number("--jpeg-quality", args.jpeg_quality, at_least=1, at_most=100)
-    return ToJpeg(args.verify, args.max_side, args.apply_orientation, args.jpeg_quality)
+    check_jpegtran(args)
+    return ToJpeg(
+        args.verify,
+        args.max_side,
+        args.apply_orientation,
+        args.jpeg_quality,
+        args.restart_markers,
+    )

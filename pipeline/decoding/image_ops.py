@@ -20,7 +20,7 @@ from PIL.WebPImagePlugin import WebPImageFile
 
 from pipeline.decoding.op import ImageOp, Rng, Size, Specs, spec_of
 from pipeline.errors import OptionError, Reject, SchemaError
-from pipeline.raw.jpeg import frame_header
+from pipeline.raw.jpeg import frame_header, part_of
 from pipeline.spec import BYTES, ArraySpec
 
 Kind = Literal["JPEG", "PNG", "WebP"]
@@ -70,6 +70,30 @@ def jpeg_header(encoded: bytes) -> JpegHeader:
     return JpegHeader((height, width), plain=colours not in ("CMYK", "YCCK"))
 
 
+def jpeg_window(
+    encoded: bytes,
+    header: JpegHeader,
+    window: tuple[int, int, int, int],
+    channels: int,
+    scale_denom: int,
+) -> np.ndarray:
+    """uint8 [h, w, channels]: the pixels of the window (y, x, height, width); where libjpeg
+    decodes, divided by scale_denom and rounded.
+
+    A JPEG with restart markers is not decoded as a whole. SchemaError for a damaged image."""
+    if header.plain and (part := part_of(encoded, window)):
+        with contextlib.suppress(ValueError):  # the whole image tells why
+            pixels = _turbo_pixels(part.data, part.size, channels, scale_denom)
+            y, x, h, w = (round(place / scale_denom) for place in window)
+            y -= part.top // scale_denom
+            x -= part.left // scale_denom
+            return pixels[y : y + h, x : x + w]
+    pixels = jpeg_pixels(encoded, header, channels, scale_denom)
+    scale_denom = scale_denom if pixels.shape[0] != header.size[0] else 1
+    y, x, h, w = (round(place / scale_denom) for place in window)
+    return pixels[y : y + h, x : x + w]
+
+
 def jpeg_pixels(
     encoded: bytes, header: JpegHeader, channels: int, scale_denom: int = 1
 ) -> np.ndarray:
@@ -77,12 +101,17 @@ def jpeg_pixels(
 
     scale_denom: 2, 4 or 8 divide the size, rounded up, except where Pillow decodes."""
     if header.plain:
-        height, width = (-(-side // scale_denom) for side in header.size)
-        colours = "GRAY" if channels == 1 else "RGB"
         # of damage, and of what libjpeg only warns of: Pillow tells them apart
         with contextlib.suppress(ValueError):
-            return simplejpeg.decode_jpeg(encoded, colours, min_height=height, min_width=width)
+            return _turbo_pixels(encoded, header.size, channels, scale_denom)
     return pillow_pixels(encoded, "JPEG", header.size, channels)
+
+
+def _turbo_pixels(encoded: bytes, size: Size, channels: int, scale_denom: int) -> np.ndarray:
+    """See jpeg_pixels. Raises ValueError for damage, and for what libjpeg only warns of."""
+    height, width = (-(-side // scale_denom) for side in size)
+    colours = "GRAY" if channels == 1 else "RGB"
+    return simplejpeg.decode_jpeg(encoded, colours, min_height=height, min_width=width)
 
 
 def png_size(encoded: bytes) -> Size | None:

@@ -18,7 +18,7 @@ from pipeline.decoding.image_ops import (
     JPEG,
     PNG,
     jpeg_header,
-    jpeg_pixels,
+    jpeg_window,
     pillow_pixels,
     pixels_spec,
     png_or_webp_size,
@@ -84,17 +84,14 @@ class _Photo(ImageOp):
                 "larger max_pixels, or convert the data again with --max-side. Its height and "
                 f"width are {height} and {width}."
             )
-        y, x, h, w = window(height, width)
+        y, x, h, w = place = window(height, width)
         if header:
             least_h, least_w = target or self.size
             fits = [n for n in (2, 4, 8) if h >= 2 * n * least_h and w >= 2 * n * least_w]
             scale_denom = max(fits, default=1) if self.scaled else 1
-            pixels = jpeg_pixels(encoded, header, self.channels, scale_denom)
-            if pixels.shape[0] != height:
-                y, x, h, w = (round(place / scale_denom) for place in (y, x, h, w))
-        else:
-            kind = "PNG" if encoded.startswith(PNG) else "WebP"
-            pixels = pillow_pixels(encoded, kind, size, self.channels)
+            return jpeg_window(encoded, header, place, self.channels, scale_denom)
+        kind = "PNG" if encoded.startswith(PNG) else "WebP"
+        pixels = pillow_pixels(encoded, kind, size, self.channels)
         return pixels[y : y + h, x : x + w]
 
     def _resized(self, pixels: np.ndarray, size: Size | None = None) -> np.ndarray:

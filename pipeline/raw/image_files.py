@@ -38,7 +38,7 @@ _TURNS = {
 }
 _MAX_JPEG_SIDE = 65_500  # libjpeg's own limit
 _ANIMATION = "an animation, not one image"
-_NOT_TURNED = (
+NOT_TURNED = (
     "an EXIF rotation was not applied, and most readers ignore it; --apply-orientation turns such "
     "images upright"
 )
@@ -72,22 +72,29 @@ class ToJpeg:
 
     verify: see to_rgb_jpeg; images to encode again are always decoded completely and strictly.
     max_side: pixels; larger images are scaled down. apply_orientation: rotates the pixels according
-    to EXIF. quality: of JPEGs encoded here."""
+    to EXIF. quality: of JPEGs encoded here. restart_markers: see Jpeg.restarted."""
 
     verify: Verify = "end"
     max_side: int | None = None
     apply_orientation: bool = False
     quality: int = 95
+    restart_markers: bool = False
 
     def core_seconds_per_gb(self, name: str) -> float:
         """How long one core takes for 1 GB of such images, measured on some of 65 KB; 0 to copy
         them."""
         if self.max_side:
             return 60
+        if self.restart_markers:
+            return 40
         return 13 if self.verify == "decode" or name.lower().endswith(ENCODED_AGAIN) else 0
 
     def __call__(self, data: bytes) -> Jpeg:
-        """The JPEG, with its fixups in the order they were made. Raises Reject."""
+        """The JPEG, with its fixups in the order they were made. Raises Reject, OptionError."""
+        image = self._jpeg(data)
+        return image.restarted() if self.restart_markers else image
+
+    def _jpeg(self, data: bytes) -> Jpeg:
         form = _format(data)
         if form == "JPEG":
             return self._from_jpeg(data)
@@ -137,7 +144,7 @@ class ToJpeg:
         )
 
     def _notes(self, rotated: bool) -> tuple[str, ...]:
-        return (_NOT_TURNED,) if rotated and not self.apply_orientation else ()
+        return (NOT_TURNED,) if rotated and not self.apply_orientation else ()
 
     def _encoded(
         self,

@@ -76,6 +76,13 @@ def ours(images: Sequence[bytes], threads: int) -> Run:
     return run
 
 
+def ours_marked(images: Sequence[bytes], threads: int) -> Run:
+    """The same of images with restart markers, which jpegtran has to write."""
+    from pipeline.raw.jpeg import to_rgb_jpeg
+
+    return ours([to_rgb_jpeg(image, "header").restarted().data for image in images], threads)
+
+
 def tf_data(images: Sequence[bytes], threads: int) -> Run:
     """map and batch of big_vision's recipe: in the caller's thread, or in several of tf.data's."""
     tf = _tensorflow(threads)
@@ -190,6 +197,7 @@ def _box(width: int, height: int, random: np.random.Generator) -> tuple[int, int
 
 CONTENDERS = {
     "ours": Contender("tensorflow", ours),
+    "ours, with restart markers": Contender("tensorflow", ours_marked),
     "tf.data, big_vision's recipe": Contender("tensorflow", tf_data),
     "grain + PIL": Contender("grain", grain_pil),
 }

@@ -112,37 +112,37 @@ def imagenet_for_tfds(raw):
 UNCHANGED = {
     image_folders: (
         {
-            "train": "fd43d9c49b0e0290fde7e31e45b10c45",
-            "validation": "f3216f756fbbd67f6ce3f35737445b45",
+            "train": "132fa69ef9445d040d8b5ee97e402a15",
+            "validation": "1d23f4d648a377fb2acec2247d9fc84c",
         },
         "74b14fe07c8eb032ad38d2fb97ef6ea98804b0b81fb95c187fc4b81ba10b25db",
     ),
     one_set_of_folders: (
         {
-            "train": "68ab80105a6fe5eb6b7b5d989392d485",
-            "validation": "c489ad4ad66269b3205cb973f0dcbe21",
+            "train": "a8c68320ae7f0739eb589c3d73e4991a",
+            "validation": "892fb2cc612a0943342673abe0aff912",
         },
         "7a91f6d73b377fe825eceb9fe9f8bc25fc4ec276b03245e0740727183d09d4f6",
     ),
-    folders_with_a_png: ({"train": "382e7bdd5bd69fc8b52ffcf08479b22b"}, None),
+    folders_with_a_png: ({"train": "31ef27bea1dd2afe0a71532fbcada012"}, None),
     a_table: (
-        {"train": "0c5a64b24e60069c9a09e1e13e5aaf92"},
+        {"train": "72ca58e4f9334ef60415a5ceb03b1c29"},
         "2322ea5dfad7ac4924a0df24664bd4cac826fe21c089b5d6f1dcd1ba5a242248",
     ),
     a_table_of_several_labels: (
-        {"train": "df72f79986c83d8f6eb3caffe810cff4"},
+        {"train": "1940859ac6172b369d297e49837a09f4"},
         "716171106c65e38db46e835eb4fa5cf755366d36e2473ba95594883f3b79847c",
     ),
     a_table_of_numbers: (
-        {"train": "7bfd16e116711b4b68beb96baf350973"},
+        {"train": "c869324d5b2983754601ca84d92930d4"},
         "1c7b5add184a55d9258c653fac20d9ee58e2c8e2beb3f83d9a883afc825b8a89",
     ),
     imagenet: (
-        {"train": "08cb4c6492b2db349ba98f17b117e3c3"},
+        {"train": "85789b3f32c28381cecd264191534e0d"},
         "23069907101b596dc3df4447dfb5b7669d9055d2b7f7acdafac218d004c0da21",
     ),
     imagenet_for_tfds: (
-        {"train": "348d9a937198404f67c8ec2e284d2a28"},
+        {"train": "dd99bfbe094104f51edadbb67aaff92c"},
         "84298d0c532cc6065d7d3037e79c22657587c4ec35d81000e39b5a9327aab06e",
     ),
 }
