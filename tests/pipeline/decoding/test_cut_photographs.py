@@ -85,7 +85,7 @@ def test_any_window_of_a_cut_image_has_the_pixels_of_the_whole(
     if sampling.startswith("grey"):
         encoded = jpeg(picture(height, width, "L"), **options)
         if sampling != "grey":  # as some encoders state it
-            encoded = encoded.replace(b"\1\x11\0", b"\1\x22\0", 1)
+            encoded = encoded.replace(b"\1\1\x11\0", b"\1\1\x22\0", 1)
     else:
         encoded = jpeg(picture(height, width), subsampling=sampling, **options)
     window = window_of(data, height, width)
