@@ -10,6 +10,7 @@ program.
 
 Rematerialization chooses which intermediate values the backward pass recomputes to save memory."""
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
@@ -21,7 +22,7 @@ from jax import Array
 from jax.sharding import PartitionSpec as P
 
 from pipeline.checks import check_choice
-from trainer.config import FSDP, Rule
+from trainer.config import FSDP, MODEL, Rule
 from trainer.mesh.placement import ROWS, axes_of, spec_by
 
 __all__ = ["Remat", "rematerialized"]
@@ -33,7 +34,9 @@ _POLICIES = {"dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable, "
 EMBEDDING_INIT = nnx.initializers.normal(1.0)
 ROTARY_BASE = 10_000.0  # https://arxiv.org/abs/2104.09864
 HIDDEN_MULTIPLE = 32
-Kernel = Literal["xla", "cudnn"]
+Kernel = Literal["xla", "cudnn", "splash"]
+LANES = 128  # of a TPU
+_MOST_BLOCK = 512  # tokens; jax's default, 128, is a small tile for the matrix unit
 Attend = Callable[..., Array]
 
 
@@ -62,8 +65,8 @@ class Transformer(nnx.Module):
     Llama. dropout: share of each layer's two results that training drops. rules: of the flag
     --partition. remat: see Remat; with "attention" the backward pass keeps
     nothing of length x length. kernel: what computes the attention; cudnn needs an NVIDIA GPU and
-    16 bits. Arrays of the layers are stacked: "layers/attention/query/kernel" is [layers, width,
-    heads, features]."""
+    16 bits, splash a TPU and a multiple of 128 tokens. Arrays of the layers are stacked:
+    "layers/attention/query/kernel" is [layers, width, heads, features]."""
 
     def __init__(
         self,
@@ -238,9 +241,65 @@ class SwiGlu(nnx.Module):
 def attended(query: Array, key: Array, value: Array, segment_ids: Array, kernel: Kernel) -> Array:
     """Attention to the token and those before it in its segment. [b, length, heads, features]
     each."""
+    if kernel == "splash":
+        return attended_on_tpu(query, key, value, segment_ids)
     mask = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
     mask &= jnp.tri(query.shape[1], dtype=bool)
     return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation=kernel)
+
+
+@jax.custom_vjp
+def attended_on_tpu(query: Array, key: Array, value: Array, segment_ids: Array) -> Array:
+    """`splashed`; on other devices, where exports run, `attended` by XLA. Its gradient is for TPUs
+    alone: a program for several would keep what each of them needs."""
+    elsewhere = partial(attended, kernel="xla")
+    return jax.lax.platform_dependent(
+        query, key, value, segment_ids, tpu=splashed, default=elsewhere
+    )
+
+
+def _with_gradient(query: Array, key: Array, value: Array, segment_ids: Array) -> Any:
+    return jax.vjp(partial(splashed, segment_ids=segment_ids), query, key, value)
+
+
+attended_on_tpu.defvjp(_with_gradient, lambda pull, gradient: (*pull(gradient), None))
+
+
+def splashed(
+    query: Array, key: Array, value: Array, segment_ids: Array, *, interpret: bool = False
+) -> Array:
+    """`attended` by jax's kernel for TPUs, which has no array of length x length.
+
+    interpret: for tests, on any device."""
+    from jax.experimental.pallas.ops.tpu import splash_attention as splash
+
+    def local(query: Array, key: Array, value: Array, segment_ids: Array) -> Array:
+        length, heads = query.shape[1:3]
+        mask = splash.MultiHeadMask([splash.CausalMask((length, length))] * heads)
+        block = math.gcd(length, _MOST_BLOCK)
+        sizes = splash.BlockSizes(block, block, block, block, block, block, block, block)
+        attend: Any = splash.make_splash_mha_single_device(
+            mask, block_sizes=sizes, interpret=interpret
+        )
+        heads_first = partial(jnp.moveaxis, source=2, destination=1)
+        return heads_first(
+            jax.vmap(attend)(
+                heads_first(query * query.shape[-1] ** -0.5),
+                heads_first(key),
+                heads_first(value),
+                splash.SegmentIds(segment_ids, segment_ids),
+            )
+        )
+
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return local(query, key, value, segment_ids)
+    # XLA cannot divide a kernel among devices
+    heads = MODEL if query.shape[2] % mesh.shape[MODEL] == 0 else None
+    rows, of_heads = P(ROWS), P(ROWS, None, heads)
+    return jax.shard_map(
+        local, in_specs=(of_heads, of_heads, of_heads, rows), out_specs=of_heads, check_vma=False
+    )(query, key, value, segment_ids)
 
 
 def rotated(x: Array, positions: Array) -> Array:

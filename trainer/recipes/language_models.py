@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pipeline.tokenizers import ByteTokenizer, CharacterTokenizer, TextInfo, Tokenizer
     from trainer.inputs import InputContext
     from trainer.models.small import LstmLanguageModel
-    from trainer.models.transformer import Transformer
+    from trainer.models.transformer import Kernel, Transformer
     from trainer.task import Task
     from trainer.trainer import Trainer
 
@@ -282,9 +282,10 @@ class ByteLm(PackedText):
     remat: Literal["none", "attention", "dots", "full"] = "none"
     """What the backward pass computes again rather than keeps: nothing; what is of length x length;
     all but the results of products with parameters; all of a layer."""
-    attention: Literal["xla", "cudnn"] = "xla"
-    """What computes the attention. cudnn needs an NVIDIA GPU and --precision bf16; on an H100 it
-    trained three times as fast."""
+    attention: Literal["auto", "xla", "cudnn", "splash"] = "auto"
+    """What computes the attention. auto: splash on a TPU for heads of a multiple of 128 features,
+    else xla. cudnn needs an NVIDIA GPU and --precision bf16; on an H100 it trained three times as
+    fast. splash needs a TPU, and rows of a multiple of 128 tokens."""
     # Stacked over layers, the scales of the layers' norms have two dimensions.
     optimizer: OptimizerConfig = OptimizerConfig(
         learning_rate=3e-3,
@@ -310,15 +311,8 @@ class ByteLm(PackedText):
 
     def model(self, rngs: Any, vocabulary_size: int) -> "Transformer":
         """See Transformer."""
-        import jax
-
         from trainer.models.transformer import Transformer
 
-        if self.attention == "cudnn" and (backend := jax.default_backend()) != "gpu":
-            raise OptionError(
-                f"attention=cudnn needs an NVIDIA GPU, and this process has: {backend}. Leave it "
-                "out."
-            )
         return Transformer(
             vocabulary_size,
             rngs,
@@ -328,8 +322,34 @@ class ByteLm(PackedText):
             dropout=self.dropout,
             rules=partition_rules(self.trainer.partition),
             remat=self.remat,
-            kernel=self.attention,
+            kernel=self.kernel,
         )
+
+    @cached_property
+    def kernel(self) -> "Kernel":
+        """What computes the attention on this process's devices. OptionError if they cannot."""
+        import jax
+
+        from trainer.models.transformer import LANES
+
+        backend, length = jax.default_backend(), self.text_info.sequence_length
+        kernel = self.attention
+        if kernel == "auto":
+            fits = length % LANES == 0 and self.width // self.heads % LANES == 0
+            kernel = "splash" if backend == "tpu" and fits else "xla"
+            log.info("attention: %s, for auto", kernel)
+        needed = {"cudnn": ("gpu", "an NVIDIA GPU"), "splash": ("tpu", "a TPU")}.get(kernel)
+        if needed and backend != needed[0]:
+            raise OptionError(
+                f"attention={kernel} needs {needed[1]}, and this process has: {backend}. Leave it "
+                "out."
+            )
+        if kernel == "splash" and length % LANES:
+            raise OptionError(
+                f"attention=splash needs rows of a multiple of {LANES} tokens; those of "
+                f"{self.data_name} have {length}. Leave it out."
+            )
+        return kernel
 
     def tiny_tokenizer(self) -> "ByteTokenizer":
         """Bytes."""
