@@ -19,16 +19,9 @@ from beam_jobs.summary import check_places
 from converters.command_line import chosen_splits, conversion_parser, parsed, run
 from converters.images.image_records import add_image_options, to_jpeg_of
 from converters.raw.files import SPLITS, held_out_of, left_out, read_class_names
-from converters.table.columns import (
-    ALL,
-    CLASS_NAME,
-    KINDS,
-    SKIP,
-    Column,
-    find_columns,
-    given_values,
-)
+from converters.table.columns import CLASS_NAME, KINDS, SKIP, Column
 from converters.table.converter import ImageTableConverter
+from converters.table.finding import ALL, find_columns, given_values
 from converters.table.layouts import check_columns, find_tables, table_format
 from converters.table.row_converter import RowConverter
 from pipeline.commands.command import Console

@@ -23,7 +23,7 @@ from pipeline.commands.program import (
 )
 from pipeline.errors import HostError, InfeedError, how_to_install, keeps_all_frames, printable
 from pipeline.user_code import described, notes_of, source_lines
-from trainer.commands.names import RECIPES, is_ours
+from trainer.commands import RECIPES, is_ours
 from trainer.hosts import exits
 from trainer.reports.segments import Command
 

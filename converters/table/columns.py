@@ -1,24 +1,17 @@
-"""The columns of a table as features of the same names: what each holds is found in its cells, or
-given.
+"""The columns of a table as features of the same names.
 
 Texts of errors about cells are part of plan digests."""
 
-import contextlib
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from beam_jobs.converter import MOST_LISTED
-from converters.images.image_archives import IMAGE_SUFFIXES
-from converters.raw.files import SPLITS, first_few
 from pipeline.checks import did_you_mean
-from pipeline.errors import LabelError, OptionError, RawDataError
 from pipeline.raw.cells import (
     MISSING,
-    RESOLUTIONS,
     cell_of,
     class_cells,
     class_number,
@@ -29,11 +22,8 @@ from pipeline.raw.cells import (
     number_or_nan,
     text_cell,
 )
-from pipeline.raw.rows import Table, TableRow, is_json
 from pipeline.shards.example import Value
 from pipeline.shards.schema import USUAL_FORMAT, Content, Dtype, Feature, Labels, TableFormat
-from pipeline.shards.typed_json import JsonFile
-from pipeline.storage.schemes import open_storage
 
 _FEATURES: Mapping[str, tuple[Dtype, Content]] = {
     "float32": ("float32", "raw"),
@@ -44,15 +34,9 @@ _FEATURES: Mapping[str, tuple[Dtype, Content]] = {
     "image": ("bytes", "image"),
     "file": ("bytes", "raw"),
 }
-CLASS_NAME, SKIP, ALL = "class name", "skip", "*"
+CLASS_NAME, SKIP = "class name", "skip"
 KINDS = (*_FEATURES, SKIP)
-_MAX_CLASSES = 100_000
-_SHOWN = 3  # bad rows
-_FEW_VALUES = (
-    1000  # of texts: up to here, and if each occurs twice on average, they are taken for classes
-)
-_MOST_EXACT = 2**24  # of integers in float32
-_NAME = re.compile(r"[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]+")
+ONE_LINE = re.compile(r"[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]+")
 
 FileOf = Callable[[Any, str], bytes]
 """What a record stores for a cell of the kind image or file."""
@@ -158,7 +142,7 @@ class Column:
     @cached_property
     def _numbers(self) -> Mapping[str, int]:
         numbers = zip(self.names, itertools.count(self.base))
-        return {name: number for name, number in numbers if _NAME.fullmatch(name)}
+        return {name: number for name, number in numbers if ONE_LINE.fullmatch(name)}
 
 
 def features_of(columns: Iterable[Column]) -> dict[str, Feature]:
@@ -191,246 +175,3 @@ def labels_of(columns: Iterable[Column]) -> Labels | None:
     """Names of the label numbers: of the first class that no row may lack."""
     labels = (column for column in columns if column.kind == "category" and column.required)
     return next((Labels(label.feature_key, label.base, label.names) for label in labels), None)
-
-
-def _in_order(names: Collection[str]) -> tuple[str, ...]:
-    """Names of classes, sorted; by number if all are integers."""
-    integers = all(re.fullmatch(r"0|-?[1-9][0-9]{0,17}", name) for name in names)
-    return tuple(sorted(names, key=int) if integers else sorted(names))
-
-
-class _Cells:
-    """What the cells of a column hold. kind: None to guess it. separator: see Column."""
-
-    def __init__(self, kind: str | None, separator: str | None) -> None:
-        self.kind = kind
-        self.separator = separator
-        self.most = _MAX_CLASSES if kind == "category" else _FEW_VALUES
-        self.kinds = set[str]()
-        self.units = set[str]()
-        self.lengths = set[int | None]()
-        self.values = set[str]()
-        self.shown = list[str]()
-        self.count = 0
-        self.blank = 0
-        self.marked = 0
-        self.large = False
-        self.classes = ()
-
-    def add(self, cell: Any, format: TableFormat, *, text: bool, show: bool = True) -> None:
-        """Adds a cell. text: whether it is from csv, in which numbers are texts, too. show: False
-        for an example of a type. A tuple has the names of the column's classes."""
-        if isinstance(cell, tuple):
-            self.kind = self.kind or "category"
-            self.classes = cell
-            return
-        if self.separator:
-            items: Sequence[Any] = ()
-            with contextlib.suppress(ValueError):  # the conversion reports it
-                items = class_cells("", cell, self.separator)
-        else:
-            items = cell if isinstance(cell, list) else [cell]
-        kinds = [_kind(item, format, text=text) for item in items]
-        self.kinds.update(kinds)
-        if isinstance(cell, list) or any(kinds):
-            self.lengths.add(len(items) if isinstance(cell, list) else None)
-        for item, kind in zip(items, kinds, strict=True):
-            if kind in ("int64", "float32"):
-                self.units.add(getattr(item, "unit", ""))
-                self.large = self.large or abs(_number(item, format)) > _MOST_EXACT
-            if show:
-                self.blank += is_blank(item)
-                self.marked += not kind and not is_blank(item)
-                if kind and len(self.shown) < 2 and str(item)[:20] not in self.shown:
-                    self.shown.append(str(item)[:20])
-            if len(self.values) <= self.most and type(item) in (str, int) and str(item).strip():
-                self.values.add(str(item).strip())
-                self.count += 1
-
-    def column(self, name: str) -> Column:
-        """The column with these cells. Raises OptionError if no feature can hold it, LabelError."""
-        kind = self.kind or self._guessed()
-        lists = self.lengths - {None}
-        times = self.units - {""}
-        unit = min(times, key=lambda unit: RESOLUTIONS[unit.split(" ")[0]], default="")
-        alike = len({unit.partition(" ")[2] for unit in self.units}) == 1
-        if times and not (alike and kind in ("int64", "float32")):
-            others = {kind} - {"int64", "float32"}
-            kind = " and ".join(sorted({unit or "int64" for unit in self.units} | others))
-        if kind not in KINDS or (lists and lists != self.lengths and not self.separator):
-            raise OptionError(
-                f"the column {name!r} holds {kind}{', alone and in lists' * bool(lists)}. A "
-                f"feature holds values of one kind ({', '.join(_FEATURES)}), or lists of them. To "
-                f"leave it out: --columns {name}={SKIP}."
-            )
-        if kind == "category" and len(self.values) > self.most:
-            raise LabelError(
-                f"{name!r} has over {_MAX_CLASSES:,} different values. Is it a class? Otherwise "
-                f"give --columns {name}=text, or --target-columns for numbers. For more classes, "
-                "list them in a --label-file."
-            )
-        names = ()
-        if kind == "category":
-            names = self.classes or _in_order([*filter(_NAME.fullmatch, self.values)])
-        shape = (lists.pop() if len(lists) == 1 else None,) if lists else ()
-        return Column(name, kind, shape, names, unit=unit)
-
-    def _guessed(self) -> str:
-        """A kind, or a description of what no kind holds."""
-        kinds = self.kinds - {""}
-        if _CODE in kinds or (_BIG in kinds and "float32" not in kinds):
-            kinds = kinds - {_CODE, _BIG, "int64", "float32"} | {"text"}
-        kinds = {"float32" if kind == _BIG else kind for kind in kinds}
-        if len(kinds) == 1 and kinds != {"text"}:
-            return kinds.pop()
-        if kinds == {"int64", "float32"}:
-            return "float32"
-        if not kinds <= {"int64", "float32", "text", "image"}:
-            return " and ".join(sorted(kinds))
-        few = len(self.values) <= min(self.most, self.count // 2) and all(
-            map(_NAME.fullmatch, self.values)
-        )
-        return "category" if self.values and few else "text"
-
-    @property
-    def seen(self) -> str:
-        """What was seen of its cells, such as " (Oslo, Rome; 3 missing)", so that a wrong guess is
-        noticed."""
-        kind = self.kind or self._guessed()
-        missing = self.blank + self.marked * (kind in ("int64", "float32"))
-        seen = [", ".join(self.shown)] * bool(self.shown)
-        seen += [f"{missing:,} missing"] * bool(missing)
-        rounded = kind == "float32" and self.large
-        seen += [f"numbers above {_MOST_EXACT:,} are rounded"] * rounded
-        return f" ({'; '.join(seen)})" if seen else ""
-
-
-_NUMBER = re.compile(r"([+-]?)(\d+|(?=\.\d))(\.\d*)?([eE][+-]?\d+)?")
-_CODE, _BIG = "codes of digits", "digits beyond int64"
-
-
-def _kind(cell: Any, format: TableFormat, *, text: bool) -> str:
-    """One of KINDS, "" for an empty cell, or what no feature can hold."""
-    number = format.number(cell)
-    if number is None:
-        return ""
-    if isinstance(cell, str):
-        if text and (match := _NUMBER.fullmatch(number)):
-            return _kind_of_number(*match.groups())
-        return "image" if cell.strip().lower().endswith(IMAGE_SUFFIXES) else "text"
-    if isinstance(cell, Mapping):
-        return "image" if cell.keys() <= {"bytes", "path"} else "nested columns"
-    if isinstance(cell, int):
-        return "int64" if _is_int64(cell) else "integers beyond int64"
-    return {float: "float32", bytes: "bytes"}.get(type(cell), "nested lists")
-
-
-def _kind_of_number(sign: str, whole: str, fraction: str | None, exponent: str | None) -> str:
-    """Of digits that a number would not keep, as in 00501, +39 or 20 of them, a code."""
-    if fraction or exponent or not whole.isascii():
-        return "float32"
-    if sign == "+" or (whole[0] == "0" and len(whole) > 1):
-        return _CODE
-    return "int64" if len(whole) <= 19 and _is_int64(int(sign + whole)) else _BIG
-
-
-def _number(cell: Any, format: TableFormat) -> float:
-    """About the number in a cell that has one; 0 for a short text, which is below _MOST_EXACT."""
-    return 0.0 if isinstance(cell, str) and len(cell) < 8 else float(format.number(cell))
-
-
-def _is_int64(number: int) -> bool:
-    return -(2**63) <= number < 2**63
-
-
-def _cells_of(
-    path: str, rows: Iterable[TableRow], bad: list[str], allowed: int
-) -> Iterator[Iterable[tuple[str, Any]]]:
-    """The cells of each row. Adds the errors of bad ones. Raises RawDataError if these are too many
-    for the splits together."""
-    for row in rows:
-        if row.error:
-            bad.append(f"  {path}:{row.line}: {row.error}")
-            if len(bad) > len(SPLITS) * allowed + MOST_LISTED:
-                raise RawDataError(
-                    f"--max-bad-records={allowed}: at least {len(bad):,} rows are bad:",
-                    *bad[:_SHOWN],
-                    "Repair them, allow more, or give another --delimiter.",
-                )
-        yield row.cells.items()
-
-
-def find_columns(
-    tables: Sequence[Table],
-    kinds: Mapping[str, str | None],
-    separator: str | None = None,
-    max_bad_records: int = 0,
-) -> Mapping[Column, str]:
-    """The columns to convert, in the order in which they are found, and what was seen of their
-    cells. Reads every row; the conversion reports bad ones.
-
-    kinds: by name, None to guess; ALL is for all others. separator: see Column. Raises OptionError,
-    LabelError; RawDataError if every row is bad, or more than the splits may have."""
-
-    def kind_of(name: str) -> str | None:
-        # pandas numbers rows in columns without a name, or with such names
-        is_index = not name or name.startswith("__index_level_")
-        return kinds.get(name, SKIP if is_index else kinds.get(ALL))
-
-    bad = list[str]()
-    columns = dict[str, _Cells]()
-    for table in tables:
-        known = (
-            table.arrow.arrow_cells(open_storage(table.uri), table.uri) if table.is_arrow else {}
-        )
-        unknown = {
-            name
-            for name, cells in known.items()
-            if kind_of(name) == "category" or (cells == [None] and kind_of(name) is None)
-        }
-        of_folders = table.of_folders
-        examples = ((name, cell) for name, cells in known.items() for cell in cells)
-        rows = _cells_of(table.uri, table.rows(unknown), bad, max_bad_records)
-        of_rows = itertools.chain.from_iterable(rows)
-        is_text = not table.is_arrow and not is_json(table.uri)
-        for shown, cells in ((False, examples), (True, of_rows)):
-            for name, cell in cells:
-                if name not in columns:
-                    columns[name] = _Cells(kind_of(name), separator)
-                if columns[name].kind != SKIP:
-                    text = is_text or name in of_folders
-                    columns[name].add(cell, table.format, text=text, show=shown)
-    if not columns:
-        problem = f"all {len(bad):,} rows are bad:" if bad else "no rows, at most a header."
-        remedy = "Add or repair rows, or give another --delimiter."
-        names = first_few(table.uri for table in tables)
-        raise RawDataError(f"{names}: {problem}", *bad[:_SHOWN], remedy)
-    converted = {name: cells for name, cells in columns.items() if cells.kind != SKIP}
-    for name in sorted(kinds.keys() - columns.keys() - {ALL}):
-        raise OptionError(
-            f"the tables have no column {name!r}, which an option "
-            f"names.{did_you_mean(name, converted)}"
-        )
-    if not converted:
-        raise OptionError(f"no column is left to convert. The tables have: {', '.join(columns)}.")
-    return {cells.column(name): cells.seen for name, cells in converted.items()}
-
-
-def given_values(option: str, text: str | None, allowed: Sequence[str] = ()) -> dict[str, str]:
-    """The values by name, of NAME=VALUE,... or of an object in a .json file. allowed: the values,
-    if any. Raises OptionError."""
-    if text and text.endswith(".json"):
-        file = JsonFile(text, OptionError, 'Give an object such as {"price": "float32"}.')
-        values = file.read(open_storage(text).read(text), dict[str, str])
-    else:
-        pairs = [pair.strip().partition("=") for pair in text.split(",")] if text else []
-        values = {name: value for name, _, value in pairs}
-    for name, value in values.items():
-        if not name or not value or (allowed and value not in allowed):
-            hint = (
-                did_you_mean(value, allowed)
-                if value and allowed
-                else " Give COLUMN=VALUE,... or a .json file."
-            )
-            raise OptionError(f"{option}: {name}={value} is not understood.{hint}")
-    return values

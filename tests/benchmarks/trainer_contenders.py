@@ -21,7 +21,8 @@ from tests.benchmarks.trainer_work import Work, losses, new_params, update
 from trainer.callbacks import Callback, LoopEnd
 from trainer.config import TrainerConfig
 from trainer.inputs import InputInfo
-from trainer.task import Task, Variables
+from trainer.step.steps import train_step
+from trainer.task import Task, TrainState, Variables
 from trainer.trainer import Trainer
 
 __all__ = ["CONTENDERS", "Train"]
@@ -58,9 +59,8 @@ class _Marking(Callback):
         self._mark(end.step)
 
 
-def ours(work: Work, mark: Marks, directory: Path, steps: int) -> None:
-    """Trainer.train with all that it does: checks, an event file and metrics.jsonl of every step, log lines."""
-    task = Task(
+def _task(work: Work) -> Task:
+    return Task(
         init=lambda key, spec: Variables(new_params(work, key)),
         loss_fn=lambda variables, batch, rng, train: (
             losses(work, variables.params, batch),
@@ -69,6 +69,10 @@ def ours(work: Work, mark: Marks, directory: Path, steps: int) -> None:
         ),
         optimizer=work.made_optimizer(),
     )
+
+
+def ours(work: Work, mark: Marks, directory: Path, steps: int) -> None:
+    """Trainer.train with all that it does: checks, an event file and metrics.jsonl of every step, log lines."""
     config = TrainerConfig(
         workdir=str(directory),
         global_batch_size=work.batch,
@@ -76,7 +80,7 @@ def ours(work: Work, mark: Marks, directory: Path, steps: int) -> None:
         log_every=work.k,
         checkpoint_every_steps=None,
     )
-    Trainer(task, config, callbacks=[_Marking(mark)]).train(
+    Trainer(_task(work), config, callbacks=[_Marking(mark)]).train(
         lambda context: MemoryInput(work), steps=steps
     )
 
@@ -93,10 +97,25 @@ def bare_scan(work: Work, mark: Marks, directory: Path, steps: int) -> None:
         state, loss, _, _ = update(work, state, batch)
         return state, loss
 
-    batches = itertools.islice(work.batches(), work.k)
-    stacked = jax.device_put(jax.tree.map(lambda *rows: np.stack(rows), *batches))
+    _scan(work, mark, step, _fresh(work))
+
+
+def bare_scan_of_ours(work: Work, mark: Marks, directory: Path, steps: int) -> None:
+    """The same of our step, which has the norm of the gradients, and looks for what is not finite."""
+    params, optimizer = _fresh(work)
+    key = jax.random.key_data(jax.random.key(0))
+    state = TrainState(jnp.int32(0), Variables(params), optimizer, key, None)
+    _scan(work, mark, train_step(_task(work)), state)
+
+
+def _scan(work: Work, mark: Marks, step: Any, state: Any) -> None:
+    masked = (
+        batch | {"_mask": np.ones(work.batch, np.float32)}
+        for batch in itertools.islice(work.batches(), work.k)
+    )
+    stacked = jax.device_put(jax.tree.map(lambda *rows: np.stack(rows), *masked))
     scan = jax.jit(lambda state: jax.lax.scan(step, state, stacked), donate_argnums=0)
-    state, before = _fresh(work), None
+    before = None
     for dispatch in itertools.count():
         state, out = scan(state)
         if before is not None:
@@ -152,5 +171,6 @@ def _append(directory: Path, row: dict[str, float]) -> None:
 CONTENDERS: dict[str, Train] = {
     "ours, Trainer.train": ours,
     "bare scan, batches placed": bare_scan,
+    "bare scan of our step": bare_scan_of_ours,
     "big_vision": big_vision,
 }

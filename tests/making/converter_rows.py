@@ -18,8 +18,9 @@ from converters.imagenet.layouts import find_raw, read_synsets
 from converters.pixels.cifar import find_cifar
 from converters.pixels.idx import IdxConverter, find_idx
 from converters.raw.files import HeldOut, read_class_names
-from converters.table.columns import CLASS_NAME, Column, find_columns
+from converters.table.columns import CLASS_NAME, Column
 from converters.table.converter import ImageTableConverter
+from converters.table.finding import find_columns
 from converters.table.layouts import find_tables
 from converters.table.row_converter import RowConverter
 from converters.text.converter import TextConverter

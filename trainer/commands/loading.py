@@ -26,7 +26,7 @@ from pipeline.checks import did_you_mean, nearest
 from pipeline.commands.program import help_end, program
 from pipeline.errors import InfeedError, OptionError, keeps_all_frames
 from pipeline.user_code import described, source_lines
-from trainer.commands.names import RECIPES
+from trainer.commands import RECIPES
 from trainer.config import TrainerConfig
 from trainer.hosts.joining import Devices, Distributed
 from trainer.recipe import DataRecipe, Recipe

@@ -43,7 +43,7 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, in_parallel, join
 from trainer.checkpointing.kept_data import records_like
 from trainer.checkpointing.listing import check_checkpoint
-from trainer.commands.names import is_ours
+from trainer.commands import is_ours
 from trainer.recipe import DataRecipe
 from trainer.reports.progress import RecordsLine
 

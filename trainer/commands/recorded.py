@@ -18,8 +18,8 @@ from pipeline.logs import logger
 from pipeline.user_code import ShortErrors
 from trainer.checkpointing.kept_data import kept, records_like
 from trainer.checkpointing.listing import check_checkpoint
+from trainer.commands import is_ours
 from trainer.commands.loading import HELP, parsed, recipe_class
-from trainer.commands.names import is_ours
 from trainer.optimizers.config import OptimizerConfig
 from trainer.recipe import DataRecipe, Recipe
 from trainer.reports.segments import Command, read_history

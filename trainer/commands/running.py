@@ -18,8 +18,8 @@ from pipeline.sizes import format_bytes
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from trainer.checkpointing.listing import checkpoints_directory
+from trainer.commands import name_of
 from trainer.commands.evaluation_page import About, evaluation_page, joined
-from trainer.commands.names import name_of
 from trainer.optimizers.build import groups_of
 from trainer.optimizers.config import OptimizerConfig
 from trainer.recipe import DataRecipe, Recipe

@@ -20,8 +20,8 @@ from converters.imagenet.layouts import TRAIN_TAR, VALIDATION_TAR, find_raw, rea
 from converters.pixels.cifar import find_cifar
 from converters.pixels.idx import IdxConverter, find_idx
 from converters.raw.files import HeldOut, read_class_names
-from converters.table.columns import find_columns
 from converters.table.converter import ImageTableConverter
+from converters.table.finding import find_columns
 from converters.table.layouts import find_tables
 from converters.table.row_converter import RowConverter
 

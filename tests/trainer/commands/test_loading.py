@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trainer.__main__ import main
-from trainer.commands.names import is_ours
+from trainer.commands import is_ours
 from trainer.commands.recorded import as_trained
 from trainer.optimizers.config import OptimizerConfig
 from trainer.recipe import Recipe, settings

@@ -242,7 +242,7 @@ def test_what_means_something_else_is_refused_by_name(trained, name, case):
 
 
 def test_every_recipe_has_a_row():
-    from trainer.commands.names import RECIPES
+    from trainer.commands import RECIPES
 
     assert NARROW.keys() == RECIPES.keys()
 
