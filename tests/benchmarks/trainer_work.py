@@ -65,6 +65,7 @@ class Work(NamedTuple):
 WORKS = {
     "tiny MLP": Work((16,), 16, k=100, looks=20, dense=(32,), optimizer="sgd"),
     "medium MLP": Work((256,), 128, k=10, looks=6, dense=(512, 512)),
+    "medium MLP, 100 steps a dispatch": Work((256,), 128, k=100, looks=6, dense=(512, 512)),
     "small CNN": Work((32, 32, 3), 32, k=10, looks=6, conv=(16, 32), optimizer="sgd"),
 }
 
