@@ -25,10 +25,11 @@ from converters.imagenet.layouts import (
     read_synsets,
 )
 from converters.imagenet.records import TFDS_DIRECTORY, read_boxes
-from converters.images.image_records import add_jpeg_options, check_jpegtran
+from converters.images.image_records import add_jpeg_options
 from converters.raw.files import unread
 from pipeline.commands.command import Console, say
 from pipeline.errors import OptionError
+from pipeline.raw.jpeg import check_jpegtran
 from pipeline.storage.storage import join
 
 EXAMPLES = (
@@ -81,7 +82,8 @@ def _converter(args: argparse.Namespace) -> ImagenetConverter:
             "--full-set means ILSVRC2012's own 1000 classes: leave out --label-file, or --full-set."
         )
     classes = read_synsets(args.label_file) if args.label_file else ilsvrc2012_synsets()
-    check_jpegtran(args)
+    if args.restart_markers:
+        check_jpegtran()
     read_boxes(tables)  # so that errors are raised here, not in a worker
     return ImagenetConverter(
         tuple(classes),

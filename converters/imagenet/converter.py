@@ -53,11 +53,15 @@ class ImagenetConverter:
     restart_markers: bool = False
 
     name = "imagenet2012"
-    transforms = False  # except a few CMYK images
 
     def core_seconds_per_gb(self, _name: str) -> float:
         """See Converter."""
         return ToJpeg(self.verify, restart_markers=self.restart_markers).core_seconds_per_gb("")
+
+    @property
+    def transforms(self) -> bool:
+        """See Converter. Without restart markers, only a few CMYK images change."""
+        return self.restart_markers
 
     @property
     def worker_files(self) -> tuple[str, ...]:

@@ -7,13 +7,12 @@ import argparse
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
-from PIL import Image
 
 from beam_jobs.references import File, Reference, References, bounded, encoded
 from converters.raw.tars import Member
 from pipeline.checks import check_number
 from pipeline.raw.image_files import ToJpeg
-from pipeline.raw.jpeg import VERIFY_LEVELS, Jpeg
+from pipeline.raw.jpeg import VERIFY_LEVELS, Jpeg, check_jpegtran
 from pipeline.shards.schema import Feature
 from pipeline.storage.storage import Stat, Storage, join
 
@@ -114,23 +113,18 @@ def add_jpeg_options(parser: argparse.ArgumentParser) -> None:
         "--restart-markers",
         action="store_true",
         help=(
-            "write the same pixels so that training decodes no more of a JPEG than it crops; needs "
-            "jpegtran of libjpeg-turbo"
+            "rewrite JPEGs without loss so that random crops decode little else; needs jpegtran of "
+            "libjpeg-turbo"
         ),
     )
-
-
-def check_jpegtran(args: argparse.Namespace) -> None:
-    """Raises OptionError if --restart-markers was given, and jpegtran is not there."""
-    if args.restart_markers:
-        Jpeg.of(Image.new("L", (8, 8)), 95).restarted()
 
 
 def add_image_options(parser: argparse.ArgumentParser) -> None:
     """Adds add_jpeg_options, and those that change images."""
     add_jpeg_options(parser)
     images = parser.add_argument_group(
-        "images", "A JPEG that these options do not change stays as it is, byte for byte."
+        "images",
+        "A JPEG that neither these nor --restart-markers change stays as it is, byte for byte.",
     )
     images.add_argument(
         "--max-side", type=int, help="pixels; larger images are scaled down and encoded again"
@@ -150,7 +144,8 @@ def to_jpeg_of(args: argparse.Namespace) -> ToJpeg:
     """The conversion that the options choose. Raises OptionError."""
     check_number("--max-side", args.max_side, at_least=1)
     check_number("--jpeg-quality", args.jpeg_quality, at_least=1, at_most=100)
-    check_jpegtran(args)
+    if args.restart_markers:
+        check_jpegtran()
     return ToJpeg(
         args.verify,
         args.max_side,

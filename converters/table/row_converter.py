@@ -18,7 +18,7 @@ from converters.table.columns import Column, features_of, labels_of, names_of, u
 from converters.table.converter import find_image, is_below
 from pipeline.errors import SchemaError
 from pipeline.raw.cells import cell_of, text_cell
-from pipeline.raw.image_files import NOT_TURNED, ToJpeg, orientation
+from pipeline.raw.image_files import NOTES, ToJpeg
 from pipeline.raw.rows import Table, TableRow
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import USUAL_FORMAT, Labels, Schema, TableFormat
@@ -104,22 +104,23 @@ class RowConverter:
 
     def pack(self, source: Source, number: int, window: Sequence[tuple[str, TableRow]]) -> Pack:
         del number  # keys are unique in the source
-        file_of = partial(self._file_of, source)
+        noted = set[str]()
+        file_of = partial(self._file_of, source, noted)
         word = self._table(source).row_word
         keys = list[str]()
         payloads = list[bytes]()
-        rotated = list[bool]()
-        images = [key for key, each in self._schema.features.items() if each.content == "image"]
+        notes = list[int]()
         unusable = list[Unusable]()
         for place, row in window:
             key = f"{source.split}/{place}"
             error = row.error
+            noted.clear()
             try:
                 if not error:
                     values = values_of(self.columns, row.cells, file_of, self.format)
                     payloads.append(encode_example(self.schema, values))
                     keys.append(key)
-                    rotated.append(any(_is_rotated(values[key]) for key in images))
+                    notes.append(sum(1 << NOTES.index(note) for note in noted))
             except (ValueError, Reject, SchemaError) as e:
                 error = str(e)
             if error:
@@ -127,11 +128,11 @@ class RowConverter:
                 unusable.append(Unusable(key, source.file, row.offset, error))
             if len(unusable) > source.most_unusable:
                 break
-        return Pack(keys, payloads, {"rotated": np.array(rotated, np.int64)}, unusable)
+        return Pack(keys, payloads, {"notes": np.array(notes, np.int64)}, unusable)
 
-    def _file_of(self, source: Source, cell: Any, kind: str) -> bytes:
-        """The file in a cell, or the one that it names; an image in the format to store. Raises
-        ValueError, Reject."""
+    def _file_of(self, source: Source, noted: set[str], cell: Any, kind: str) -> bytes:
+        """The file in a cell, or the one that it names; an image in the format to store. Adds what
+        is noted of it. Raises ValueError, Reject, OptionError."""
         data = cell.get("bytes") or cell.get("path") if isinstance(cell, Mapping) else cell
         if isinstance(data, str) and data:
             file = find_image(source.uri, data)
@@ -147,7 +148,13 @@ class RowConverter:
             )
         if kind == "file":
             return data
-        return self.to_jpeg(data).data if self.image_format == "jpeg" else self.to_jpeg.stored(data)
+        if self.image_format == "jpeg":
+            image = self.to_jpeg(data)
+            stored, notes = image.data, image.notes
+        else:
+            stored, notes = self.to_jpeg.stored(data)
+        noted.update(notes)
+        return stored
 
     def record_bytes(self, refs: References) -> np.ndarray:
         """See Converter. Exact."""
@@ -156,11 +163,7 @@ class RowConverter:
     def convert(self, ref: Reference, data: bytes) -> Converted:
         """See Converter. data: the record. Raises RawDataError if it is damaged."""
         check_record(ref, data)
-        return Converted(data, notes=(NOT_TURNED,) if ref.columns["rotated"] else ())
-
-
-def _is_rotated(images: Any) -> bool:
-    """Whether EXIF rotates an image, or one of a list, that is a JPEG."""
-    return any(
-        orientation(each) != 1 for each in ([images] if isinstance(images, bytes) else images)
-    )
+        noted = ref.number("notes")
+        return Converted(
+            data, notes=tuple(note for i, note in enumerate(NOTES) if noted & (1 << i))
+        )

@@ -80,18 +80,19 @@ def jpeg_window(
     """uint8 [h, w, channels]: the pixels of the window (y, x, height, width); where libjpeg
     decodes, divided by scale_denom and rounded.
 
-    A JPEG with restart markers is not decoded as a whole. SchemaError for a damaged image."""
+    A JPEG with restart markers is not decoded as a whole. SchemaError for a damaged image, except
+    for damage that is not near the window in such a one."""
+    top = left = 0
+    pixels = None
     if header.plain and (part := part_of(encoded, window)):
         with contextlib.suppress(ValueError):  # the whole image tells why
             pixels = _turbo_pixels(part.data, part.size, channels, scale_denom)
-            y, x, h, w = (round(place / scale_denom) for place in window)
-            y -= part.top // scale_denom
-            x -= part.left // scale_denom
-            return pixels[y : y + h, x : x + w]
-    pixels = jpeg_pixels(encoded, header, channels, scale_denom)
-    scale_denom = scale_denom if pixels.shape[0] != header.size[0] else 1
+            top, left = part.top // scale_denom, part.left // scale_denom
+    if pixels is None:
+        pixels = jpeg_pixels(encoded, header, channels, scale_denom)
+        scale_denom = scale_denom if pixels.shape[:2] != header.size else 1
     y, x, h, w = (round(place / scale_denom) for place in window)
-    return pixels[y : y + h, x : x + w]
+    return pixels[y - top : y - top + h, x - left : x - left + w]
 
 
 def jpeg_pixels(

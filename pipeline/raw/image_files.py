@@ -15,6 +15,7 @@ from PIL import Image, features
 
 from pipeline.errors import Reject
 from pipeline.raw.jpeg import (
+    NOT_RESTARTED,
     PNG_MAGIC,
     Jpeg,
     Verify,
@@ -38,7 +39,7 @@ _TURNS = {
 }
 _MAX_JPEG_SIDE = 65_500  # libjpeg's own limit
 _ANIMATION = "an animation, not one image"
-NOT_TURNED = (
+_NOT_TURNED = (
     "an EXIF rotation was not applied, and most readers ignore it; --apply-orientation turns such "
     "images upright"
 )
@@ -61,6 +62,8 @@ _FIRST_FRAMES = {
     "GIF": "only the first frame of an animated GIF was taken",
     "TIFF": "only the first page of a TIFF of several was taken",
 }
+NOTES = (_NOT_TURNED, *_FIRST_FRAMES.values(), NOT_RESTARTED)
+"""All that is noted of an image, see Converted."""
 # per value, by Pillow's mode: what both Pillow and a PNG hold as stored
 _BITS = {"1": 1, "L": 8, "LA": 8, "RGB": 8, "RGBA": 8, "I;16": 16, "I;16B": 16}
 _BITS_PER_SAMPLE = 258  # of TIFF
@@ -107,27 +110,31 @@ class ToJpeg:
             notes = (*notes, _FIRST_FRAMES[form])
         return self._encoded(opaque, turn, (f"{form.lower()}_to_jpeg", *fixups), notes)
 
-    def stored(self, data: bytes) -> bytes:
+    def stored(self, data: bytes) -> tuple[bytes, tuple[str, ...]]:
         """A PNG byte for byte, a PNG of the values in another lossless image, and the JPEG of any
-        other. Raises Reject, also for a lossless image that the options would change."""
+        other; and some of NOTES. Raises Reject, also for a lossless image that the options would
+        change; OptionError."""
         form = _format(data)
         # whichever is first in a WebP, VP8 or VP8L, holds its pixels
         lossy = form == "WEBP" and re.findall(b"VP8[ L]", data)[:1] == [b"VP8 "]
         if lossy or form in ("JPEG", "AVIF"):
-            return self(data).data
+            image = self(data)
+            return image.data, image.notes
         image = _decoded(data, form)
+        turn = _turn(image)
         if _is_animated(image):
             raise Reject(
                 f"a {form} of several frames or pages; a PNG holds only one. Give --columns "
                 "COLUMN=file to keep the file, or --image-format=jpeg for the first one"
             )
-        if self._fitting(image.size) != image.size or (self.apply_orientation and _turn(image)):
+        if self._fitting(image.size) != image.size or (self.apply_orientation and turn):
             raise Reject(
                 f"a {form} of {image.width}x{image.height} pixels, which --max-side or "
                 "--apply-orientation would change, but lossless images keep their pixels. Give "
                 "--image-format=jpeg, or change the file"
             )
-        return _checked_png(data) if form == "PNG" else _png_of(image, form)
+        stored = _checked_png(data) if form == "PNG" else _png_of(image, form)
+        return stored, self._notes(turn is not None)
 
     def _from_jpeg(self, data: bytes) -> Jpeg:
         image = to_rgb_jpeg(data, self.verify)
@@ -144,7 +151,7 @@ class ToJpeg:
         )
 
     def _notes(self, rotated: bool) -> tuple[str, ...]:
-        return (NOT_TURNED,) if rotated and not self.apply_orientation else ()
+        return (_NOT_TURNED,) if rotated and not self.apply_orientation else ()
 
     def _encoded(
         self,

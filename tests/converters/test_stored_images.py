@@ -138,9 +138,13 @@ def test_rotations_that_were_not_applied_are_counted(convert, capsys):
     exif = Image.Exif()
     exif[ORIENTATION] = 6
     rotated = encoded(COLOURS, "JPEG", exif=exif)
-    files = {"photo.jpg": encoded(COLOURS, "JPEG"), "rotated.jpg": rotated}
-    assert convert(files)[1] == rotated
-    assert "in 1 of 2 records an EXIF rotation was not applied" in capsys.readouterr().out
+    lossless = encoded(COLOURS, exif=exif)
+    files = {"photo.jpg": encoded(COLOURS, "JPEG"), "rotated.jpg": rotated, "r.png": lossless}
+    assert convert(files)[1:] == [rotated, lossless]
+    assert "in 2 of 3 records an EXIF rotation was not applied" in capsys.readouterr().out
+    animated = encoded(of_palette(), "GIF", save_all=True, append_images=[Image.new("P", (5, 6))])
+    convert({"moves.gif": animated}, "--image-format=jpeg", "--overwrite")
+    assert "in 1 of 1 records only the first frame" in capsys.readouterr().out
 
 
 def test_image_format_jpeg_makes_jpegs_of_all_images(convert):

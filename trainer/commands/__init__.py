@@ -1,5 +1,5 @@
-"""`python -m trainer` and its parts: finding recipes, flags from their fields, their modes; predict,
-report and seen.
+"""`python -m trainer` and its parts: finding recipes, flags from their fields, their modes;
+predict, report and seen.
 
 Here are infeed's recipes by name. Imports nothing, because the help of the command lists them."""
 

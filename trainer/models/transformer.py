@@ -19,6 +19,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
 from jax.sharding import PartitionSpec as P
 
 from pipeline.checks import check_choice
@@ -242,27 +244,24 @@ def attended(query: Array, key: Array, value: Array, segment_ids: Array, kernel:
     """Attention to the token and those before it in its segment. [b, length, heads, features]
     each."""
     if kernel == "splash":
-        return attended_on_tpu(query, key, value, segment_ids)
+        return splashed_or_xla(query, key, value, segment_ids)
     mask = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
     mask &= jnp.tri(query.shape[1], dtype=bool)
     return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation=kernel)
 
 
 @jax.custom_vjp
-def attended_on_tpu(query: Array, key: Array, value: Array, segment_ids: Array) -> Array:
+def splashed_or_xla(query: Array, key: Array, value: Array, segment_ids: Array) -> Array:
     """`splashed`; on other devices, where exports run, `attended` by XLA. Its gradient is for TPUs
     alone: a program for several would keep what each of them needs."""
-    elsewhere = partial(attended, kernel="xla")
-    return jax.lax.platform_dependent(
-        query, key, value, segment_ids, tpu=splashed, default=elsewhere
-    )
+    return _by_platform.bind(query, key, value, segment_ids)
 
 
 def _with_gradient(query: Array, key: Array, value: Array, segment_ids: Array) -> Any:
     return jax.vjp(partial(splashed, segment_ids=segment_ids), query, key, value)
 
 
-attended_on_tpu.defvjp(_with_gradient, lambda pull, gradient: (*pull(gradient), None))
+splashed_or_xla.defvjp(_with_gradient, lambda pull, gradient: (*pull(gradient), None))
 
 
 def splashed(
@@ -300,6 +299,17 @@ def splashed(
     return jax.shard_map(
         local, in_specs=(of_heads, of_heads, of_heads, rows), out_specs=of_heads, check_vma=False
     )(query, key, value, segment_ids)
+
+
+# lax.platform_dependent would lower both for all platforms of an export, and splash refuses a CPU.
+_by_platform = Primitive("splashed_or_xla")
+_by_platform.def_impl(jax.jit(_by_platform.bind))
+_by_platform.def_abstract_eval(lambda query, *_: query)
+_by_xla = partial(attended, kernel="xla")
+mlir.register_lowering(_by_platform, mlir.lower_fun(_by_xla, multiple_results=False))
+mlir.register_lowering(
+    _by_platform, mlir.lower_fun(splashed, multiple_results=False), platform="tpu"
+)
 
 
 def rotated(x: Array, positions: Array) -> Array:

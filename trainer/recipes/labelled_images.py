@@ -139,7 +139,7 @@ def raw_image(layout: Any, key: str, data: bytes, *, upright: bool) -> "Mapping[
         return {key: to_rgb_jpeg(data, "decode").data}
     to_jpeg = ToJpeg("decode", apply_orientation=upright)
     is_photograph = layout.name in OF_PHOTOGRAPHS
-    return {key: to_jpeg(data).data if is_photograph else to_jpeg.stored(data)}
+    return {key: to_jpeg(data).data if is_photograph else to_jpeg.stored(data)[0]}
 
 
 def fitting_span(bn_span: int, trainer: TrainerConfig, tiny: bool) -> int:

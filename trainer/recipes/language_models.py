@@ -283,9 +283,9 @@ class ByteLm(PackedText):
     """What the backward pass computes again rather than keeps: nothing; what is of length x length;
     all but the results of products with parameters; all of a layer."""
     attention: Literal["auto", "xla", "cudnn", "splash"] = "auto"
-    """What computes the attention. auto: splash on a TPU for heads of a multiple of 128 features,
-    else xla. cudnn needs an NVIDIA GPU and --precision bf16; on an H100 it trained three times as
-    fast. splash needs a TPU, and rows of a multiple of 128 tokens."""
+    """What computes the attention. auto: splash on a TPU if heads have a multiple of 128 features
+    and rows of 128 tokens, else xla. cudnn needs an NVIDIA GPU and --precision bf16; on an H100 it
+    trained three times as fast. splash needs a TPU and such rows."""
     # Stacked over layers, the scales of the layers' norms have two dimensions.
     optimizer: OptimizerConfig = OptimizerConfig(
         learning_rate=3e-3,

@@ -17,7 +17,7 @@ from pipeline.decoding import image_ops
 from pipeline.errors import OptionError, SchemaError
 from pipeline.ops import DecodeRandomResizedCrop
 from pipeline.raw.image_files import ORIENTATION, ToJpeg, orientation
-from pipeline.raw.jpeg import Jpeg, decode_jpeg, part_of
+from pipeline.raw.jpeg import NOT_RESTARTED, Jpeg, decode_jpeg, part_of
 
 SIDES = st.integers(1, 300)
 SAMPLINGS = {"4:4:4": (8, 8), "4:2:2": (8, 16), "4:2:0": (16, 16)}
@@ -193,7 +193,30 @@ def test_what_jpegtran_warns_of_stays_as_it_is_with_a_note():
     damaged = MARKED[: len(MARKED) // 2]
     image = ToJpeg("header", restart_markers=True)(damaged)
     assert image.data == damaged
-    assert "jpegtran warned" in image.notes[0]
+    assert image.notes == (NOT_RESTARTED,)
+
+
+@pytest.mark.parametrize(
+    ("script", "text"),
+    [
+        ("exit 127", "exit code 127"),
+        ("kill -9 $$", "exit code -9"),
+        ("/bin/cat", "no restart markers were written"),
+        ("exit 0", "no restart markers were written"),
+        (None, "Permission denied"),
+    ],
+)
+def test_a_jpegtran_that_does_not_work_is_noticed_at_the_start(
+    script, text, photographs, monkeypatch
+):
+    program = photographs / "bin" / "jpegtran"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755 if script else 0o644)
+    monkeypatch.setenv("PATH", str(program.parent))
+    with pytest.raises(OptionError, match=text):
+        convert(photographs, "out", "--restart-markers")
+    assert not (photographs / "out").exists()
 
 
 @pytest.fixture

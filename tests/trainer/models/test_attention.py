@@ -15,10 +15,11 @@ from trainer.mesh.placement import Placement
 from trainer.models.transformer import (
     Transformer,
     attended,
-    attended_on_tpu,
     splashed,
+    splashed_or_xla,
 )
 from trainer.recipes.language_models import ByteLm
+from trainer.serving.publishing import PLATFORMS
 
 LENGTH = 256
 ONE = np.ones((4, LENGTH), np.int32)
@@ -92,9 +93,12 @@ def test_a_step_for_tpus_has_no_array_of_length_x_length():
 
 
 def test_what_is_not_trained_runs_on_any_device():
-    query, key, value, _ = arrays(jnp.float32)
-    found = jax.jit(attended_on_tpu)(query, key, value, SEVERAL)
-    np.testing.assert_array_equal(found, jax.jit(by_xla)(query, key, value, SEVERAL))
+    given = *arrays(jnp.float32)[:3], SEVERAL
+    for function in (splashed_or_xla, jax.jit(splashed_or_xla)):
+        np.testing.assert_array_equal(function(*given), jax.jit(by_xla)(*given))
+    for platforms in (PLATFORMS, ("cpu",), ("tpu",)):  # as of an export
+        text = jax.jit(splashed_or_xla).trace(*given).lower(lowering_platforms=platforms).as_text()
+        assert ("tpu_custom_call" in text) == ("tpu" in platforms)
 
 
 @pytest.fixture
