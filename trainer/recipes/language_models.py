@@ -338,16 +338,14 @@ class ByteLm(PackedText):
             fits = length % LANES == 0 and self.width // self.heads % LANES == 0
             kernel = "splash" if backend == "tpu" and fits else "xla"
             log.info("attention: %s, for auto", kernel)
-        needed = {"cudnn": ("gpu", "an NVIDIA GPU"), "splash": ("tpu", "a TPU")}.get(kernel)
-        if needed and backend != needed[0]:
+        needed = {
+            "cudnn": backend != "gpu" and "an NVIDIA GPU",
+            "splash": (backend != "tpu" or length % LANES) and f"a TPU, rows of N x {LANES} tokens",
+        }
+        if needed.get(kernel):
             raise OptionError(
-                f"attention={kernel} needs {needed[1]}, and this process has: {backend}. Leave it "
-                "out."
-            )
-        if kernel == "splash" and length % LANES:
-            raise OptionError(
-                f"attention=splash needs rows of a multiple of {LANES} tokens; those of "
-                f"{self.data_name} have {length}. Leave it out."
+                f"attention={kernel} needs {needed[kernel]}, and this process has: {backend}, rows "
+                f"of {length} tokens. Leave it out."
             )
         return kernel
 
