@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from beam_jobs.launch import exit_with
 from converters.command_line import chosen_splits, conversion_parser, parsed, run, scratch_of
 from converters.pixels.cifar import SPLITS, find_cifar
-from converters.raw.files import unread
 
 EXAMPLES = (
     "--raw-data-dir=cifar-10 --output=shards",
@@ -32,8 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     splits = chosen_splits(args, SPLITS)
     with scratch_of(args, args.raw_data_dir) as scratch:
         converter, sources = find_cifar(args.raw_data_dir, splits, scratch)
-        notices = unread(args.raw_data_dir, sources, args.splits, "cifar|meta|names|readme")
-        return run(args, converter, sources, scratch, notices=notices)
+        return run(args, converter, sources, scratch, used="cifar|meta|names|readme")
 
 
 if __name__ == "__main__":

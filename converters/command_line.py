@@ -18,6 +18,7 @@ from beam_jobs.launch import dry_run, launch
 from beam_jobs.runners.presets import RUNNERS, find_runner
 from beam_jobs.scratch import Scratch
 from beam_jobs.summary import check_places
+from converters.raw.files import unread
 from pipeline.checks import check_number, did_you_mean
 from pipeline.commands.command import Console, Parser, say, spelled
 from pipeline.errors import InfeedError, OptionError, how_to_install
@@ -137,12 +138,14 @@ def run(
     scratch: Scratch | None = None,
     expected: Mapping[str, int] | None = None,
     notices: Sequence[str] = (),
+    used: str | None = None,
 ) -> int:
     """Converts the sources, or reports a --dry-run. Returns the exit status: 1 if a dry run
     predicts a failure.
 
     scratch: has the temporary files among the sources. expected: required number of records per
-    split. notices: printed first. Raises OptionError."""
+    split. notices: printed first, with one about raw data that is not read. used: see unread, for
+    that notice; None for none. Raises OptionError."""
     num_shards = {
         source.split: getattr(args, f"num_{source.split}_shards", None) for source in sources
     }
@@ -167,7 +170,8 @@ def run(
         run_id=uuid.uuid4().hex,
     )
     console = Console()
-    for notice in notices:
+    rest = [] if used is None else unread(args.raw_data_dir, sources, args.splits, used)
+    for notice in (*notices, *rest):
         say(console, f"note: {notice}")
     if args.dry_run:
         return 0 if dry_run(job, console) else 1

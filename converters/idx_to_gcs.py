@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from beam_jobs.launch import exit_with
 from converters.command_line import chosen_splits, conversion_parser, parsed, run, scratch_of
 from converters.pixels.idx import SPLITS, IdxConverter, find_idx
-from converters.raw.files import read_class_names, unread
+from converters.raw.files import read_class_names
 
 EXAMPLES = (
     "--raw-data-dir=mnist --output=shards",
@@ -31,8 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with scratch_of(args, args.raw_data_dir) as scratch:
         sources, labels = find_idx(args.raw_data_dir, splits, args.prefix, scratch)
         converter = IdxConverter(names or class_names(labels.values()), labels, args.transpose)
-        notices = unread(args.raw_data_dir, sources, args.splits, r"-ubyte|\.txt$")
-        return run(args, converter, sources, scratch, notices=notices)
+        return run(args, converter, sources, scratch, used=r"-ubyte|\.txt$")
 
 
 def class_names(labels: Iterable[bytes]) -> tuple[str, ...]:

@@ -26,7 +26,6 @@ from converters.imagenet.layouts import (
 )
 from converters.imagenet.records import TFDS_DIRECTORY, read_boxes
 from converters.images.image_records import add_jpeg_options
-from converters.raw.files import unread
 from pipeline.commands.command import Console, say
 from pipeline.errors import OptionError
 from pipeline.raw.jpeg import check_jpegtran
@@ -67,8 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             check_full_set(raw, splits)
         converter = dataclasses.replace(converter, validation_labels=raw.validation_labels)
         expected = {split: FULL_SET[split] for split in splits} if args.full_set else None
-        notices = unread(args.raw_data_dir, raw.sources, args.splits, r"\.(txt|csv)$|devkit")
-        return run(args, converter, raw.sources, scratch, expected, notices)
+        used = r"\.(txt|csv)$|devkit"
+        return run(args, converter, raw.sources, scratch, expected, used=used)
 
 
 def _converter(args: argparse.Namespace) -> ImagenetConverter:

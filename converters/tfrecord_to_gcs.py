@@ -17,7 +17,6 @@ from dataclasses import replace
 from beam_jobs.converter import Source
 from beam_jobs.launch import exit_with
 from converters.command_line import chosen_splits, conversion_parser, parsed, run, scratch_of
-from converters.raw.files import unread
 from converters.tfrecord import CHECKS, find_raw
 from pipeline.checks import did_you_mean
 from pipeline.commands.command import Console, add_schema_options, check_label_options, say
@@ -48,8 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.labels_file:
             labels = read_labels(args.labels_file, args.label_key, args.label_base, schema)
             converter = replace(converter, labels=labels)
-        notices = unread(args.raw_data_dir, sources, args.splits, r"^_|\.(json|txt)$")
-        return run(args, converter, sources, scratch, notices=notices)
+        return run(args, converter, sources, scratch, used=r"^_|\.(json|txt)$")
 
 
 def _report(schema: Schema, complete: bool) -> None:
