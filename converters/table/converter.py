@@ -197,28 +197,28 @@ _BYTES_AROUND_IMAGE = len(
 def _at_image(place: str, ref: Reference) -> Reference:
     if ref.error:
         return ref
-    file = find_image(ref.file.uri, ref.text("image").decode())
-    if isinstance(file, str):
-        return replace(ref, error=f"{place}: {file}")
+    try:
+        file = find_image(ref.file.uri, ref.text("image").decode())
+    except ValueError as e:
+        return replace(ref, error=f"{place}: {e}")
     return replace(ref, file=file, offset=0, size=file.stat.bytes)
 
 
-def find_image(table: str, name: str) -> File | str:
-    """The file of an image that a row of the table names, or the error. Raises StorageError if a
-    bucket cannot be reached."""
+def find_image(table: str, name: str) -> File:
+    """The file of an image that a row of the table names. Raises ValueError if there is none to
+    read, StorageError if a bucket cannot be reached."""
     storage = open_storage(table)
-    try:
-        uri = _absolute(table, name)
-    except ValueError as e:
-        return str(e)
+    uri = _absolute(table, name)
     try:
         stat = storage.stat(uri)
     except StorageError:
         if storage.remote and storage.exists(uri):
             raise
         # not the absolute path: errors are part of plan digests
-        return f"no file {name!r} can be found"
-    return member_error(Member(uri, 0, stat.bytes, "file")) or File(uri, stat)
+        raise ValueError(f"no file {name!r} can be found") from None
+    if error := member_error(Member(uri, 0, stat.bytes, "file")):
+        raise ValueError(error)
+    return File(uri, stat)
 
 
 def is_below(directory: str, uri: str) -> bool:
