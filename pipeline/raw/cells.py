@@ -73,17 +73,19 @@ def number_or_nan(column: str, cell: Any, read: Callable[[str, Any], float] = nu
     return read(column, int(cell) if isinstance(cell, bool) else cell)
 
 
-def integer_cell(column: str, cell: Any) -> int:
-    """The integer, within int64, in a cell. Raises ValueError for anything else."""
+def integer_cell(column: str, cell: Any, unit: str = "") -> int:
+    """The integer, within int64, in a cell. unit: of times. Raises ValueError for anything else."""
     match = isinstance(cell, str) and _WHOLE.match(cell.strip())
     number = int(match[1]) if match else cell
     if isinstance(number, int | float) and number % 1 == 0 and -(2**63) <= number < 2**63:
         return int(number)
     if cell is None:
-        raise ValueError(
-            f"{column!r} has no value. Give --missing {column}=VALUE, or --columns {column}=float32"
-        )
-    raise ValueError(f"{column!r} is {cell!r:.60}; it must be an integer within int64.")
+        # in float32, times would be minutes apart
+        other = f" in {unit}" if unit else f", or --columns {column}=float32"
+        raise ValueError(f"{column!r} has no value. Give --missing {column}=VALUE{other}")
+    more = f", {unit}" if unit else ""
+    text = f" Or give --columns {column}=text." if isinstance(number, int) else ""
+    raise ValueError(f"{column!r} is {cell!r:.60}; it must be an integer within int64{more}.{text}")
 
 
 def class_number(numbers: Mapping[str, int], cell: Any) -> int:
@@ -103,8 +105,8 @@ def class_number(numbers: Mapping[str, int], cell: Any) -> int:
 
 
 def _class_name(column: str, cell: Any) -> str:
-    """Stripped, as in a label file. JSON's integers are names too."""
-    name = _text(cell).strip()
+    """Stripped, as in a label file. Integers are names too, and true is True."""
+    name = str(cell) if isinstance(cell, bool) else _text(cell).strip()
     if name.splitlines() != [name]:
         raise ValueError(
             f"{column!r} is {cell!r:.60}; a label is a text of one line, or an integer"

@@ -308,12 +308,19 @@ def _parse_json(taken: Iterator[str]) -> Mapping[str, Any]:
     if not text.strip():
         return {}
     try:
-        cells = json.loads(text)
+        cells = json.loads(text, object_pairs_hook=_object)
     except (ValueError, RecursionError) as e:
         what = f"{e.msg} at character {e.pos}" if isinstance(e, json.JSONDecodeError) else str(e)
         raise _RowError(f"not JSON: {what}") from None
     if not isinstance(cells, dict) or not cells:
         raise _RowError(f"not a JSON object with columns: {text.strip()[:60]}")
+    return cells
+
+
+def _object(pairs: Sequence[tuple[str, Any]]) -> Mapping[str, Any]:
+    cells = dict(pairs)
+    if len(cells) < len(pairs):
+        raise ValueError("a key is there twice")
     return cells
 
 

@@ -80,20 +80,38 @@ class TableFormat:
 
     def number(self, cell: Any) -> Any:
         """A cell of a column of numbers, with a dot as decimal mark; None if it has no value."""
-        if not isinstance(cell, str):
-            return None if cell != cell else cell
-        text = cell.strip()
-        if not text or text in self._no_value:
+        if isinstance(cell, str):
+            text = cell.strip()
+            if not text or text in self._no_value:
+                return None
+            cell = self._with_dot(text)
+        elif cell != cell:
             return None
+        return None if self._no_numbers and _float(cell) in self._no_numbers else cell
+
+    def _with_dot(self, text: str) -> str:
         return text if self.decimal == "." else text.translate(_COMMA)
 
     @cached_property
     def _no_value(self) -> frozenset[str]:
         return frozenset(self.missing_values)
 
+    @cached_property
+    def _no_numbers(self) -> frozenset[float]:
+        """Those of the missing values that are numbers, which may be written in several ways."""
+        return frozenset(filter(math.isfinite, map(_float, map(self._with_dot, self._no_value))))
+
 
 USUAL_FORMAT = TableFormat()
 _COMMA = str.maketrans(",.", ".,")  # 1.234,5 is no number: thousands are not read
+
+
+def _float(cell: Any) -> float:
+    """NaN for what is no number."""
+    try:
+        return math.nan if isinstance(cell, bool) else float(cell)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 @dataclass(frozen=True)

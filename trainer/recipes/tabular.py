@@ -143,14 +143,21 @@ class Config(DataRecipe):
         return replace(schema, features={**schema.features, **floats})
 
     def row_record(self, cells: Mapping[str, Any]) -> "Mapping[str, Value]":
-        """See DataRecipe.row_record; classes are given by name. What a row lacks, and a class never
-        seen, is missing."""
+        """See DataRecipe.row_record; classes are given by name. What a row lacks, which the log
+        says once, and a class never seen, is missing."""
+        for name in self.inputs.keys() - cells.keys() - self._lacking:
+            self._lacking.add(name)
+            log.warning("a row has no column %s, which counts as missing", name)
         values = {name: cells.get(name, [None] * size) for name, size in self.inputs.items()}
         values |= {
             name: class_number(numbers, self._class_cell(name, cells.get(name)))
             for name, numbers in self.row_classes.items()
         }
         return super().row_record(values if cells.keys() & self.inputs.keys() else cells)
+
+    @cached_property
+    def _lacking(self) -> set[str]:
+        return set()
 
     def _class_cell(self, name: str, cell: Any) -> Any:
         assert self.description is not None
