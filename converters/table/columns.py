@@ -150,16 +150,6 @@ def features_of(columns: Iterable[Column]) -> dict[str, Feature]:
     return {column.feature_key: column.feature for column in columns}
 
 
-def values_of(
-    columns: Iterable[Column],
-    cells: Mapping[str, Any],
-    file_of: FileOf,
-    format: TableFormat,
-) -> dict[str, Value]:
-    """A value for each of these features. Raises ValueError, and what file_of raises."""
-    return {column.feature_key: column.value(cells, file_of, format) for column in columns}
-
-
 def names_of(columns: Iterable[Column], *others: str | None) -> set[str]:
     """The columns of a table that have to be read for these features. others: more of them, if
     any."""

@@ -98,22 +98,21 @@ class ImageTableConverter:
     def _reference(self, source: Source, row: TableRow) -> tuple[str, Reference]:
         """The place of the row, and a reference to it."""
         key = f"{source.tag}:{row.line}"
-        error = row.error
-        image = target = ""
-        try:
-            if not error:
-                image = self._image(row)
-                target = " ".join(map(repr, self._numbers(row)))
-                key = (
-                    text_cell(self.key_column, cell_of(row.cells, self.key_column))
-                    if self.key_column
-                    else image
-                )
-        except ValueError as e:
-            error = str(e)
-        columns = {"target": target.encode(), "image": image.encode()}
         place = f"line {row.line}"
-        error = error and f"{place}: {error}"  # part of plan digests
+        error = image = target = ""
+        try:
+            if row.error:
+                raise ValueError(row.error)
+            image = self._image(row)
+            target = " ".join(map(repr, self._numbers(row)))
+            key = (
+                text_cell(self.key_column, cell_of(row.cells, self.key_column))
+                if self.key_column
+                else image
+            )
+        except ValueError as e:
+            error = f"{place}: {e}"  # part of plan digests
+        columns = {"target": target.encode(), "image": image.encode()}
         return place, Reference(
             f"{source.split}/{key}", source.file, row.offset, row.size, error, columns
         )

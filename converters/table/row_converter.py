@@ -14,7 +14,7 @@ from beam_jobs.converter import Converted, Pack, Reject, Source, Unusable
 from beam_jobs.packed_files import check_record
 from beam_jobs.references import Reference, References
 from converters.raw.files import HeldOut, batches, is_of
-from converters.table.columns import Column, features_of, labels_of, names_of, units_of, values_of
+from converters.table.columns import Column, features_of, labels_of, names_of, units_of
 from converters.table.converter import find_image, is_below
 from pipeline.errors import SchemaError
 from pipeline.raw.cells import cell_of, text_cell
@@ -53,10 +53,6 @@ class RowConverter:
 
     @property
     def schema(self) -> Schema:
-        return self._schema
-
-    @cached_property
-    def _schema(self) -> Schema:
         return Schema(self.name, features_of(self.columns), table=self.format)
 
     @property
@@ -107,24 +103,26 @@ class RowConverter:
         noted = set[str]()
         file_of = partial(self._file_of, source, noted)
         word = self._table(source).row_word
+        schema = self.schema
         keys = list[str]()
         payloads = list[bytes]()
         notes = list[int]()
         unusable = list[Unusable]()
         for place, row in window:
             key = f"{source.split}/{place}"
-            error = row.error
             noted.clear()
             try:
-                if not error:
-                    values = values_of(self.columns, row.cells, file_of, self.format)
-                    payloads.append(encode_example(self.schema, values))
-                    keys.append(key)
-                    notes.append(sum(1 << NOTES.index(note) for note in noted))
+                if row.error:
+                    raise ValueError(row.error)
+                values = {
+                    column.feature_key: column.value(row.cells, file_of, self.format)
+                    for column in self.columns
+                }
+                payloads.append(encode_example(schema, values))
+                keys.append(key)
+                notes.append(sum(1 << NOTES.index(note) for note in noted))
             except (ValueError, Reject, SchemaError) as e:
-                error = str(e)
-            if error:
-                error = f"{word} {row.line}: {error}"
+                error = f"{word} {row.line}: {e}"
                 unusable.append(Unusable(key, source.file, row.offset, error))
             if len(unusable) > source.most_unusable:
                 break
