@@ -74,35 +74,34 @@ def find_tables(
             f"{join(raw_data_dir, logs[0])} is of a Delta table, whose log says which files count. "
             "Write the table as Parquet."
         )
-    names = [name for name in found if is_table(name) and not _CACHE.search(name)]
-    if not names:
+    uris = {
+        name: join(raw_data_dir, name)
+        for name in found
+        if is_table(name) and not _CACHE.search(name)
+    }
+    if not uris:
         raise RawDataError(
             f"{raw_data_dir} has no tables ({', '.join(TABLE_SUFFIXES)}). It has: "
             f"{first_few([*found, *unsearched])}."
         )
     examples = "table of a split, like train.csv or validation-1.jsonl"
-    by_name = by_split(raw_data_dir, names, held_out, examples)
+    by_name = by_split(raw_data_dir, list(uris), held_out, examples)
     sources = [
-        Source(split, join(raw_data_dir, name), stat, bytes=stat.bytes, tag=name, kind="file")
+        Source(split, uris[name], found[name], bytes=found[name].bytes, tag=name, kind="file")
         for split in chosen(raw_data_dir, splits, by_name)
-        for name, stat in ((name, found[name]) for name in by_name[split])
+        for name in by_name[split]
     ]
     read = sorted({name for names in by_name.values() for name in names})
+    rest = [name for name in found if not (name in uris or name.lower().endswith(IMAGE_SUFFIXES))]
     return RawTables(
         sources,
-        [Table(join(raw_data_dir, name), format, name) for name in read],
-        [name for name in names if name not in read],
+        [Table(uris[name], format, name) for name in read],
+        [name for name in uris if name not in read],
         [
-            *left_out([name for name in found if not _is_read(name)], _WHY_NOT),
+            *left_out(rest, _WHY_NOT),
             *left_out(unsearched, "Folders are searched for images that the tables name."),
         ],
     )
-
-
-def _is_read(name: str) -> bool:
-    """Whether a file is a table, or an image that a table may name."""
-    is_read = is_table(name) or name.lower().endswith(IMAGE_SUFFIXES)
-    return is_read and not _CACHE.search(name)
 
 
 def check_columns(tables: Sequence[Table], required: Mapping[str, Sequence[str]]) -> None:
