@@ -215,9 +215,7 @@ def find_columns(
     bad = list[str]()
     columns = dict[str, _Cells]()
     for table in tables:
-        known = (
-            table.arrow.arrow_cells(open_storage(table.uri), table.uri) if table.is_arrow else {}
-        )
+        known = table.arrow.arrow_cells(table.uri) if table.is_arrow else {}
         unknown = {
             name
             for name, cells in known.items()

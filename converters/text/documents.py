@@ -18,7 +18,7 @@ from beam_jobs.references import File
 from converters.raw.files import HeldOut, by_split, chosen, files_below, first_few, open_raw_data
 from pipeline.errors import RawDataError
 from pipeline.raw.cells import cell_of, document_cell
-from pipeline.raw.rows import BOM, TEXT_TABLE_SUFFIXES, Table, is_json, rows_of, suffix_of
+from pipeline.raw.rows import BOM, TEXT_TABLE_SUFFIXES, Table, is_json, suffix_of
 from pipeline.shards.schema import USUAL_FORMAT, TableFormat
 from pipeline.storage.storage import Stat, Storage, is_gzip, join, uncompressed
 
@@ -91,7 +91,7 @@ def _of_table(
 ) -> Iterator[Document]:
     if begin:
         begin = _next_line(file, begin)
-    for row in rows_of(file, name, reading.format, begin):
+    for row in Table(name, reading.format).rows_in(file, begin):
         if end is not None and row.offset >= end:
             return
         try:

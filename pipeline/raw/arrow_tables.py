@@ -17,7 +17,7 @@ from pyarrow import ipc, parquet, types
 from pipeline.errors import RawDataError, StorageError
 from pipeline.raw.cells import RESOLUTIONS, unique
 from pipeline.sizes import MiB, format_bytes
-from pipeline.storage.storage import Storage
+from pipeline.storage.schemes import open_storage
 
 MAX_BATCH_BYTES = 64 * MiB
 _USUAL_BATCH_BYTES = 8 * MiB  # of numbers, which take up to ten times as much as Python objects
@@ -31,10 +31,10 @@ Row = dict[str, Any]
 
 
 @contextlib.contextmanager
-def _opened(storage: Storage, uri: str) -> Iterator[BinaryIO]:
+def _opened(uri: str) -> Iterator[BinaryIO]:
     """The file. Raises RawDataError where pyarrow cannot read it."""
     try:
-        with storage.open(uri) as file:
+        with open_storage(uri).open(uri) as file:
             yield file
     except StorageError:
         raise
@@ -44,12 +44,12 @@ def _opened(storage: Storage, uri: str) -> Iterator[BinaryIO]:
         ) from e
 
 
-def arrow_cells(storage: Storage, uri: str) -> dict[str, Sequence[Any]]:
+def arrow_cells(uri: str) -> dict[str, Sequence[Any]]:
     """Cells such as each column may hold, or a tuple of its classes' names; None for texts,
     to be looked at.
 
     Raises RawDataError."""
-    with _opened(storage, uri) as file:
+    with _opened(uri) as file:
         schema = parquet.read_schema(file) if _is_parquet(uri) else _stream(file)[0]
     named = _class_names(schema)
     kinds = dict(zip(unique(schema.names, uri), schema.types, strict=True))
@@ -60,11 +60,11 @@ def arrow_cells(storage: Storage, uri: str) -> dict[str, Sequence[Any]]:
 
 
 def arrow_rows(
-    storage: Storage, uri: str, columns: Set[str] | None, units: Mapping[str, str]
+    uri: str, columns: Set[str] | None, units: Mapping[str, str]
 ) -> Iterator[tuple[Row, int]]:
     """The cells of each row by column, and their size in bytes. columns: those to read. units: of
     times. Raises RawDataError."""
-    with _opened(storage, uri) as file:
+    with _opened(uri) as file:
         for batch in (_parquet_batches if _is_parquet(uri) else _arrow_batches)(file, uri, columns):
             named = _class_names(batch.schema)
             lists = list[list[Any]]()

@@ -106,10 +106,9 @@ class Table:
     def of_folders(self) -> Mapping[str, str | None]:
         """The cells that its folders state."""
         folders = [folder for folder in self.name.split("/")[:-1] if "=" in folder]
-        pairs = [map(unquote, folder.split("=", 1)) for folder in folders]
-        cells = {column: None if cell == _HIVE_NULL else cell for column, cell in pairs}
-        unique([unquote(folder.split("=")[0]) for folder in folders], self.uri)
-        return cells
+        pairs = [[*map(unquote, folder.split("=", 1))] for folder in folders]
+        unique([column for column, _ in pairs], self.uri)
+        return {column: None if cell == _HIVE_NULL else cell for column, cell in pairs}
 
     def rows(
         self, columns: Set[str] | None = None, units: Mapping[str, str] = NO_UNITS
@@ -122,13 +121,23 @@ class Table:
         read, and for a time that has no such unit."""
         more = self.of_folders
         if self.is_arrow:
-            rows = self.arrow.arrow_rows(open_storage(self.uri), self.uri, columns, units)
+            rows = self.arrow.arrow_rows(self.uri, columns, units)
             for number, (cells, size) in enumerate(rows, start=1):
                 yield TableRow(number, number, size, cells | more)
             return
         with uncompressed(open_storage(self.uri), self.uri) as file:
-            for row in rows_of(file, self.uri, self.format):
+            for row in self.rows_in(file):
                 yield _with(more, row) if more else row
+
+    def rows_in(self, file: BinaryIO, offset: int = 0) -> Iterator[TableRow]:
+        """The rows of its file, which is csv or JSON and is open, without cells of folders. offset:
+        of a line of JSON to start at."""
+        rows = self._all_rows(file, offset)
+        if is_json(self.uri):
+            yield from rows
+            return
+        names = self._header(rows)
+        yield from (_named(row, names) for row in rows)
 
     def column_names(self) -> Sequence[str]:
         """The columns in the header of a csv file, or in the first 1,000 rows of a JSON file.
@@ -138,17 +147,51 @@ class Table:
         return unique([*self._column_names(), *self.of_folders], self.uri)
 
     def _column_names(self) -> Sequence[str]:
-        storage = open_storage(self.uri)
         if self.is_arrow:
-            return list(self.arrow.arrow_cells(storage, self.uri))
-        with uncompressed(storage, self.uri) as file:
-            rows = _all_rows(file, self.uri, self.format)
+            return list(self.arrow.arrow_cells(self.uri))
+        with uncompressed(open_storage(self.uri), self.uri) as file:
+            rows = self._all_rows(file)
             if not is_json(self.uri):
-                return _header(rows, self.uri, self.format)
+                return self._header(rows)
             first = itertools.takewhile(
                 lambda row: row.offset < MAX_ROW_BYTES, itertools.islice(rows, _FIRST_ROWS)
             )
             return list(dict.fromkeys(name for row in first for name in row.cells))
+
+    def _all_rows(self, file: BinaryIO, offset: int = 0) -> Iterator[TableRow]:
+        def lines(taken: Iterator[bytes]) -> Iterator[str]:
+            return (_text(line, self.format.encoding) for line in taken)
+
+        if is_json(self.uri):
+            return _rows(_Lines(file, offset), lambda taken: _parse_json(lines(taken)))
+        delimiter = self._delimiter
+        return _rows(_Lines(file), lambda taken: _parse_csv(lines(taken), delimiter))
+
+    @property
+    def _delimiter(self) -> str:
+        return self.format.delimiter or ("\t" if suffix_of(self.uri) == ".tsv" else ",")
+
+    def _header(self, rows: Iterator[TableRow]) -> Sequence[str]:
+        """The first row, after the line sep=; that Excel reads. One name may be empty, as pandas
+        writes for its index."""
+        header = next(rows, None)
+        if header and [*header.cells.values()] == ["sep=", ""]:
+            header = next(rows, None)
+        if header and (header.error.startswith(_UTF_16) or "\0" in "".join(header.cells.values())):
+            raise RawDataError(f"{self.uri} seems to be UTF-16. Write it as UTF-8.")
+        if header is None or header.error:
+            what = header.error if header else "it is empty"
+            raise RawDataError(f"{self.uri} has no header with the names of its columns: {what}.")
+        names = [*header.cells.values()]
+        own = self._delimiter
+        other = next((mark for mark in SEPARATORS if mark in names[0] and mark != own), None)
+        if other and len(names) == 1 and self.format.delimiter is None:
+            raise RawDataError(
+                f"{self.uri} begins with {names[0]!r:.60}, where {SEPARATORS[other]} seems to "
+                f"separate columns. Give --delimiter {SEPARATORS[other]}, or {SEPARATORS[own]} for "
+                "one column."
+            )
+        return unique(names, self.uri)
 
 
 def _with(more: Mapping[str, str | None], row: TableRow) -> TableRow:
@@ -156,52 +199,6 @@ def _with(more: Mapping[str, str | None], row: TableRow) -> TableRow:
     twice = ", ".join(more.keys() & row.cells)
     error = f"{twice}: a column and a folder" if twice else row.error
     return row._replace(cells={**row.cells, **more}, error=error)
-
-
-def rows_of(file: BinaryIO, uri: str, format: TableFormat, offset: int = 0) -> Iterator[TableRow]:
-    """The rows of a csv or JSON file that is open. offset: of a line of JSON to start at."""
-    rows = _all_rows(file, uri, format, offset)
-    if is_json(uri):
-        yield from rows
-        return
-    names = _header(rows, uri, format)
-    yield from (_named(row, names) for row in rows)
-
-
-def _all_rows(file: BinaryIO, uri: str, format: TableFormat, offset: int = 0) -> Iterator[TableRow]:
-    def lines(taken: Iterator[bytes]) -> Iterator[str]:
-        return (_text(line, format.encoding) for line in taken)
-
-    if is_json(uri):
-        return _rows(_Lines(file, offset), lambda taken: _parse_json(lines(taken)))
-    delimiter = _delimiter(uri, format)
-    return _rows(_Lines(file), lambda taken: _parse_csv(lines(taken), delimiter))
-
-
-def _delimiter(uri: str, format: TableFormat) -> str:
-    return format.delimiter or ("\t" if suffix_of(uri) == ".tsv" else ",")
-
-
-def _header(rows: Iterator[TableRow], uri: str, format: TableFormat) -> Sequence[str]:
-    """The first row, after the line sep=; that Excel reads. One name may be empty, as pandas writes
-    for its index."""
-    header = next(rows, None)
-    if header and [*header.cells.values()] == ["sep=", ""]:
-        header = next(rows, None)
-    if header and (header.error.startswith(_UTF_16) or "\0" in "".join(header.cells.values())):
-        raise RawDataError(f"{uri} seems to be UTF-16. Write it as UTF-8.")
-    if header is None or header.error:
-        what = header.error if header else "it is empty"
-        raise RawDataError(f"{uri} has no header with the names of its columns: {what}.")
-    names = [*header.cells.values()]
-    own = _delimiter(uri, format)
-    other = next((mark for mark in SEPARATORS if mark in names[0] and mark != own), None)
-    if other and len(names) == 1 and format.delimiter is None:
-        raise RawDataError(
-            f"{uri} begins with {names[0]!r:.60}, where {SEPARATORS[other]} seems to separate "
-            f"columns. Give --delimiter {SEPARATORS[other]}, or {SEPARATORS[own]} for one column."
-        )
-    return unique(names, uri)
 
 
 def _named(row: TableRow, names: Sequence[str]) -> TableRow:

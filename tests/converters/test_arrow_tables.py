@@ -20,7 +20,6 @@ from pipeline.errors import InfeedError, OptionError, RawDataError
 from pipeline.raw import arrow_tables
 from pipeline.raw.rows import Table
 from pipeline.shards.manifest import read_manifest
-from pipeline.storage.schemes import open_storage
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 
@@ -275,7 +274,7 @@ def test_a_small_file_that_repeats_a_long_text_is_read_in_parts(raw):
     repeated = pa.DictionaryArray.from_arrays(pa.array([0] * 20_000, pa.int32()), [text])
     parquet.write_table(pa.table({"a": repeated}), raw / "train.parquet")
     assert (raw / "train.parquet").stat().st_size < 10**6
-    rows = arrow_tables.arrow_rows(open_storage("x"), str(raw / "train.parquet"), None, {})
+    rows = arrow_tables.arrow_rows(str(raw / "train.parquet"), None, {})
     assert sum(size for cells, size in rows if cells["a"] == text) == 20 * 10**9
 
 
@@ -306,4 +305,4 @@ def test_metadata_of_hugging_face_that_is_damaged_names_no_classes(raw):
     for text in (b"{", b"[]", *(b'{"info": {"features": %s}}' % each for each in features)):
         table = pa.table({"a": [0, 1]}).replace_schema_metadata({"huggingface": text})
         parquet.write_table(table, raw / "train.parquet")
-        assert arrow_tables.arrow_cells(open_storage("x"), str(raw / "train.parquet")) == {"a": [0]}
+        assert arrow_tables.arrow_cells(str(raw / "train.parquet")) == {"a": [0]}
