@@ -11,6 +11,7 @@ if __name__ == "__main__":
     ctrl_c_exits()  # before the imports: they take seconds
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -18,7 +19,7 @@ from beam_jobs.launch import exit_with
 from beam_jobs.summary import check_places
 from converters.command_line import chosen_splits, conversion_parser, parsed, run
 from converters.images.image_records import add_image_options, to_jpeg_of
-from converters.raw.files import SPLITS, held_out_of, left_out, read_class_names
+from converters.raw.files import SPLITS, first_few, held_out_of, left_out, read_class_names
 from converters.table.columns import CLASS_NAME, KINDS, SKIP, Column
 from converters.table.converter import ImageTableConverter
 from converters.table.finding import ALL, find_columns, given_values
@@ -37,6 +38,8 @@ EXAMPLES = (
     ),
 )
 _OF_OTHERS = "columns of other tables (--columns NAME=skip leaves one out)"
+_IS_ODD = re.compile(r"^\s|\s$|^[+-]?\d*\.\d+$")
+_ODD = "columns are named {}: the first line must have the names, and spaces belong to the cells."
 _NO_SPLIT = (
     "The names of tables begin with a split. Rename those with records (train-1.csv), or give "
     "--validation-fraction to convert all as one set. --label-file names a list of classes."
@@ -70,9 +73,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             columns = _all_columns(args, raw.tables)
             stored = args.image_format or "stored"
-            converter = RowConverter((*columns,), *shared, image_format=stored)
+            features = tuple(column for column in columns if column.kind != SKIP)
+            converter = RowConverter(features, *shared, image_format=stored)
             seen = (f"{column}{examples}" for column, examples in columns.items())
-            notices = ["columns: " + ", ".join(seen), *notices]
+            odd = [repr(each.name) for each in columns if _IS_ODD.search(each.name)]
+            odd = [_ODD.format(first_few(odd))] * bool(odd)
+            notices = ["columns: " + ", ".join(seen), *odd, *notices]
     return run(args, converter, raw.sources, notices=notices)
 
 
@@ -91,7 +97,8 @@ def _all_columns(args: argparse.Namespace, tables: Sequence[Table]) -> Mapping[C
             )
         columns[replace(column, missing=missing.get(column.name))] = seen
     headers = [table for table in tables if not is_json(table.uri)]
-    check_columns(headers, {_OF_OTHERS: [column.name for column in columns]})
+    names = [column.name for column in columns if column.kind != SKIP]
+    check_columns(headers, {_OF_OTHERS: names})
     return {
         _as_label(args, column) if column.name == label else column: seen
         for column, seen in columns.items()

@@ -65,9 +65,14 @@ class Column:
     unit: str = ""
 
     def __str__(self) -> str:
-        classes = f" of {len(self.names):,} classes" if self.kind == "category" else ""
+        classes = (
+            f" of {len(self.names):,} class{'es' * (len(self.names) != 1)}"
+            if self.kind == "category"
+            else ""
+        )
         shape = f" {[*self.shape]}".replace("None", "any number") * bool(self.shape)
-        return f"{self.name} {self.kind}{classes}{shape}{f' in {self.unit}' * bool(self.unit)}"
+        unit = f" in {self.unit}" * bool(self.unit)
+        return f"{self.name or '(no name)'} {self.kind}{classes}{shape}{unit}"
 
     @property
     def feature_key(self) -> str:
@@ -115,11 +120,13 @@ class Column:
                 return b""
             if self.kind == "bytes" and isinstance(cell, bytes):
                 return cell
-            return document_cell(self.name, cell)
+            return document_cell(self.name, str(cell) if type(cell) is int else cell)
         if self.kind in ("float32", "int64"):
-            number = cell if type(cell) is int else format.number(cell)
+            number = format.number(cell)
             number = self.missing if number is None else number
-            return (number_or_nan if self.kind == "float32" else integer_cell)(self.name, number)
+            if self.kind == "float32":
+                return number_or_nan(self.name, number)
+            return integer_cell(self.name, number, self.unit)
         if is_blank(cell) and not (self.required and self.missing is None):
             if self.missing is None:
                 return MISSING

@@ -13,7 +13,7 @@ from converters.raw.files import SPLITS, first_few
 from converters.table.columns import KINDS, ONE_LINE, SKIP, Column
 from pipeline.checks import did_you_mean
 from pipeline.errors import LabelError, OptionError, RawDataError
-from pipeline.raw.cells import RESOLUTIONS, class_cells, is_blank
+from pipeline.raw.cells import RESOLUTIONS, class_cells, is_blank, without_fraction
 from pipeline.raw.rows import Table, TableRow, is_json
 from pipeline.shards.schema import TableFormat
 from pipeline.shards.typed_json import JsonFile
@@ -25,7 +25,6 @@ _SHOWN = 3  # bad rows
 _FEW_VALUES = (
     1000  # of texts: up to here, and if each occurs twice on average, they are taken for classes
 )
-_MOST_EXACT = 2**24  # of integers in float32
 
 
 def _in_order(names: Collection[str]) -> tuple[str, ...]:
@@ -45,16 +44,16 @@ class _Cells:
         self.units = set[str]()
         self.lengths = set[int | None]()
         self.values = set[str]()
-        self.shown = list[str]()
+        self.shown = dict[str, str]()
         self.count = 0
         self.blank = 0
         self.marked = 0
-        self.large = False
         self.classes = ()
 
     def add(self, cell: Any, format: TableFormat, *, text: bool, show: bool = True) -> None:
         """Adds a cell. text: whether it is from csv, in which numbers are texts, too. show: False
-        for an example of a type. A tuple has the names of the column's classes."""
+        for an example of a type, which is no value. A tuple has the names of the column's
+        classes."""
         if isinstance(cell, tuple):
             self.kind = self.kind or "category"
             self.classes = cell
@@ -72,19 +71,23 @@ class _Cells:
         for item, kind in zip(items, kinds, strict=True):
             if kind in ("int64", "float32"):
                 self.units.add(getattr(item, "unit", ""))
-                self.large = self.large or abs(_number(item, format)) > _MOST_EXACT
-            if show:
-                self.blank += is_blank(item)
-                self.marked += not kind and not is_blank(item)
-                if kind and len(self.shown) < 2 and str(item)[:20] not in self.shown:
-                    self.shown.append(str(item)[:20])
-            if len(self.values) <= self.most and type(item) in (str, int) and str(item).strip():
+            if not show:
+                continue
+            self.blank += is_blank(item)
+            self.marked += not kind and not is_blank(item)
+            # the first of each kind, so that what turns numbers into texts is seen
+            if kind and (len(self.shown) < 2 or kind not in self.shown.values()):
+                self.shown.setdefault(str(item)[:20], kind)
+            is_class = type(item) in (str, int, bool) and str(item).strip()
+            if is_class and len(self.values) <= self.most:
                 self.values.add(str(item).strip())
                 self.count += 1
 
     def column(self, name: str) -> Column:
         """The column with these cells. Raises OptionError if no feature can hold it, LabelError."""
         kind = self.kind or self._guessed()
+        if kind == SKIP:
+            return Column(name, SKIP)
         lists = self.lengths - {None}
         times = self.units - {""}
         unit = min(times, key=lambda unit: RESOLUTIONS[unit.split(" ")[0]], default="")
@@ -106,7 +109,10 @@ class _Cells:
             )
         names = ()
         if kind == "category":
-            names = self.classes or _in_order([*filter(ONE_LINE.fullmatch, self.values)])
+            values = self.values - {
+                value for value in self.values if without_fraction(value) in self.values - {value}
+            }
+            names = self.classes or _in_order([*filter(ONE_LINE.fullmatch, values)])
         shape = (lists.pop() if len(lists) == 1 else None,) if lists else ()
         return Column(name, kind, shape, names, unit=unit)
 
@@ -135,8 +141,6 @@ class _Cells:
         missing = self.blank + self.marked * (kind in ("int64", "float32"))
         seen = [", ".join(self.shown)] * bool(self.shown)
         seen += [f"{missing:,} missing"] * bool(missing)
-        rounded = kind == "float32" and self.large
-        seen += [f"numbers above {_MOST_EXACT:,} are rounded"] * rounded
         return f" ({'; '.join(seen)})" if seen else ""
 
 
@@ -169,11 +173,6 @@ def _kind_of_number(sign: str, whole: str, fraction: str | None, exponent: str |
     return "int64" if len(whole) <= 19 and _is_int64(int(sign + whole)) else _BIG
 
 
-def _number(cell: Any, format: TableFormat) -> float:
-    """About the number in a cell that has one; 0 for a short text, which is below _MOST_EXACT."""
-    return 0.0 if isinstance(cell, str) and len(cell) < 8 else float(format.number(cell))
-
-
 def _is_int64(number: int) -> bool:
     return -(2**63) <= number < 2**63
 
@@ -190,9 +189,18 @@ def _cells_of(
                 raise RawDataError(
                     f"--max-bad-records={allowed}: at least {len(bad):,} rows are bad:",
                     *bad[:_SHOWN],
-                    "Repair them, allow more, or give another --delimiter.",
+                    "Repair them, allow more, or see --delimiter and --encoding.",
                 )
         yield row.cells.items()
+
+
+def _is_index(name: str, kinds: Mapping[str, str | None]) -> bool:
+    """Whether pandas may have numbered rows in this column, for which no kind is given."""
+    return name not in kinds and (not name or name.startswith("__index_level_"))
+
+
+def _kind_of(name: str, kinds: Mapping[str, str | None]) -> str | None:
+    return kinds.get(name, SKIP if _is_index(name, kinds) else kinds.get(ALL))
 
 
 def find_columns(
@@ -202,16 +210,10 @@ def find_columns(
     max_bad_records: int = 0,
 ) -> Mapping[Column, str]:
     """The columns to convert, in the order in which they are found, and what was seen of their
-    cells. Reads every row; the conversion reports bad ones.
+    cells; of the kind SKIP those without a name. Reads every row; the conversion reports bad ones.
 
     kinds: by name, None to guess; ALL is for all others. separator: see Column. Raises OptionError,
     LabelError; RawDataError if every row is bad, or more than the splits may have."""
-
-    def kind_of(name: str) -> str | None:
-        # pandas numbers rows in columns without a name, or with such names
-        is_index = not name or name.startswith("__index_level_")
-        return kinds.get(name, SKIP if is_index else kinds.get(ALL))
-
     bad = list[str]()
     columns = dict[str, _Cells]()
     for table in tables:
@@ -219,23 +221,25 @@ def find_columns(
         unknown = {
             name
             for name, cells in known.items()
-            if kind_of(name) == "category" or (cells == [None] and kind_of(name) is None)
+            if (kind := _kind_of(name, kinds)) == "category" or (cells == [None] and kind is None)
         }
         of_folders = table.of_folders
         examples = ((name, cell) for name, cells in known.items() for cell in cells)
+        if of_folders:  # whose cells are those of rows
+            unknown = unknown or {*[*known][:1]}
         rows = _cells_of(table.uri, table.rows(unknown), bad, max_bad_records)
         of_rows = itertools.chain.from_iterable(rows)
         is_text = not table.is_arrow and not is_json(table.uri)
         for shown, cells in ((False, examples), (True, of_rows)):
             for name, cell in cells:
                 if name not in columns:
-                    columns[name] = _Cells(kind_of(name), separator)
-                if columns[name].kind != SKIP:
+                    columns[name] = _Cells(_kind_of(name, kinds), separator)
+                if columns[name].kind != SKIP or _is_index(name, kinds):
                     text = is_text or name in of_folders
                     columns[name].add(cell, table.format, text=text, show=shown)
     if not columns:
         problem = f"all {len(bad):,} rows are bad:" if bad else "no rows, at most a header."
-        remedy = "Add or repair rows, or give another --delimiter."
+        remedy = "Add or repair rows; see also --delimiter and --encoding."
         names = first_few(table.uri for table in tables)
         raise RawDataError(f"{names}: {problem}", *bad[:_SHOWN], remedy)
     converted = {name: cells for name, cells in columns.items() if cells.kind != SKIP}
@@ -246,6 +250,8 @@ def find_columns(
         )
     if not converted:
         raise OptionError(f"no column is left to convert. The tables have: {', '.join(columns)}.")
+    if kinds.get(ALL) != SKIP:
+        converted |= {name: cells for name, cells in columns.items() if _is_index(name, kinds)}
     return {cells.column(name): cells.seen for name, cells in converted.items()}
 
 

@@ -26,6 +26,9 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage
 
 _WINDOW_BYTES = 16 * 10**6
+_MOST_EXACT = 2**24  # of integers in float32
+_ROUNDED = f"a number above {_MOST_EXACT:,} was rounded, because float32 holds 24 bits"
+_NOTES = (*NOTES, _ROUNDED)
 _LEAST_ROW_BYTES = 25  # so that a window has at most 640,000 rows, which take about 400 MB
 
 
@@ -107,6 +110,7 @@ class RowConverter:
         keys = list[str]()
         payloads = list[bytes]()
         notes = list[int]()
+        floats = [column.feature_key for column in self.columns if column.kind == "float32"]
         unusable = list[Unusable]()
         for place, row in window:
             key = f"{source.split}/{place}"
@@ -120,7 +124,9 @@ class RowConverter:
                 }
                 payloads.append(encode_example(schema, values))
                 keys.append(key)
-                notes.append(sum(1 << NOTES.index(note) for note in noted))
+                if any(_is_rounded(values[key]) for key in floats):
+                    noted.add(_ROUNDED)
+                notes.append(sum(1 << _NOTES.index(note) for note in noted))
             except (ValueError, Reject, SchemaError) as e:
                 error = f"{word} {row.line}: {e}"
                 unusable.append(Unusable(key, source.file, row.offset, error))
@@ -161,5 +167,11 @@ class RowConverter:
         check_record(ref, data)
         noted = ref.number("notes")
         return Converted(
-            data, notes=tuple(note for i, note in enumerate(NOTES) if noted & (1 << i))
+            data, notes=tuple(note for i, note in enumerate(_NOTES) if noted & (1 << i))
         )
+
+
+def _is_rounded(value: Any) -> bool:
+    """Whether float32 changes a number, or one of a list, other than in its fraction."""
+    numbers = value if isinstance(value, list) else [value]
+    return any(abs(each) > _MOST_EXACT and float(np.float32(each)) != each for each in numbers)

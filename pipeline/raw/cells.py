@@ -99,9 +99,14 @@ def class_number(numbers: Mapping[str, int], cell: Any) -> int:
     names = (
         [text, text.lower(), text.upper()]
         if isinstance(cell, bool)
-        else [text, _WHOLE.sub(r"\1", text)]
+        else [text, without_fraction(text)]
     )
     return next((numbers[name] for name in names if name in numbers), MISSING)
+
+
+def without_fraction(text: str) -> str:
+    """The 7 of a 7.0; any other text as it is."""
+    return _WHOLE.sub(r"\1", text)
 
 
 def _class_name(column: str, cell: Any) -> str:

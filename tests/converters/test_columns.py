@@ -206,7 +206,7 @@ def test_over_100000_classes_are_refused(table, raw_tables, tmp_path):
         (Column("a", "float32"), "1_000", "it must be a finite number within float32"),
         (Column("a", "float32"), 1e39, "it must be a finite number within float32"),
         (Column("a", "category", names=("x", "y")), "z", "unknown label 'z'. Known: x, y"),
-        (Column("a", "text"), 5, "'a' is 5; it must be text"),
+        (Column("a", "text"), 1.5, "'a' is 1.5; it must be text"),
         (Column("a", "text"), "\ud800", "which is not Unicode text"),
         (Column("a", "int64", (2,)), [1, None], "'a' has no value"),
     ],

@@ -8,6 +8,7 @@ import math
 import re
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from converted import ledger_of, records_of
@@ -19,7 +20,8 @@ from converters import table_to_gcs
 from pipeline.commands.describe import main as describe
 from pipeline.errors import ConversionError, OptionError, RawDataError, SchemaError
 from pipeline.shards.manifest import read_manifest
-from pipeline.shards.schema import TableFormat
+from pipeline.shards.schema import TableFormat, read_statistics
+from pipeline.storage.local import LocalStorage
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 
@@ -327,9 +329,101 @@ def test_only_empty_cells_of_a_category_are_missing(raw, convert):
     assert "c category of 2 classes (DE; 1 missing)" in printed
 
 
-def test_a_float_column_says_when_it_rounds_integers(raw, convert):
-    (raw / "train.csv").write_text("x,y\n1234567890123,1\n1.5,2\n")
-    assert "x float32 (1234567890123, 1.5; numbers above 16,777,216 are rounded)" in convert()[2]
+ROUNDED = "records a number above 16,777,216 was rounded, because float32 holds 24 bits"
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet", ".arrow"])
+def test_numbers_that_float32_rounds_are_counted_in_any_format(raw, convert, suffix):
+    """As pandas writes a column of integers with a gap."""
+    write(raw / f"train-0{suffix}", pd.DataFrame({"x": [16777217, None, 16777216, 1.1]}))
+    assert f"in 1 of 4 {ROUNDED}" in convert("--columns=x=float32")[2]
+
+
+def test_times_without_a_value_are_not_told_to_become_floats(raw, convert, tmp_path):
+    times = pa.array([NOON, None], pa.timestamp("us"))
+    parquet.write_table(pa.table({"at": times}), raw / "train-0.parquet")
+    with pytest.raises(ConversionError) as caught:
+        convert()
+    assert "Give --missing at=VALUE in us since 1970-01-01" in str(caught.value)
+    assert "float32" not in str(caught.value)
+
+
+def names_in(tmp_path, column):
+    """The names of a category's classes."""
+    statistics = read_statistics(LocalStorage(), str(tmp_path / "out"))["train"]
+    return [*statistics[column].categories]
+
+
+def write(path, frame):
+    """Writes the frame in the format of the path."""
+    if path.suffix == ".jsonl":
+        frame.to_json(path, orient="records", lines=True)
+    elif path.suffix == ".csv":
+        frame.to_csv(path, index=False)
+    else:
+        getattr(frame, {".parquet": "to_parquet", ".arrow": "to_feather"}[path.suffix])(path)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet", ".arrow"])
+def test_classes_are_those_that_occur_whatever_their_type(raw, convert, tmp_path, suffix):
+    frame = pd.DataFrame({"number": [7, 9, 7], "truth": [True, False, True], "x": [0.5, 1, 2]})
+    write(raw / f"train-0{suffix}", frame)
+    columns, _, _ = convert("--columns=number=category,truth=category")
+    assert names_in(tmp_path, "number") == ["7", "9"]
+    assert names_in(tmp_path, "truth") == ["False", "True"]
+    rows = zip(*(columns[name] for name in ("x", "number", "truth")), strict=True)
+    assert sorted(rows) == [([0.5], [0], [1]), ([1], [1], [0]), ([2], [0], [1])]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "arrow"])
+def test_folders_state_a_column_whatever_else_the_tables_have(raw, convert, suffix):
+    for city in ("Oslo", "Rome"):
+        (raw / "train" / f"city={city}").mkdir(parents=True)
+        write(raw / f"train/city={city}/0.{suffix}", pd.DataFrame({"x": [1.5, 2.5]}))
+    columns, _, _ = convert()
+    assert sorted(zip(columns["city"], columns["x"], strict=True)) == [
+        *(([n], [x]) for n in (0, 1) for x in (1.5, 2.5)),
+    ]
+
+
+def test_a_class_that_pandas_writes_with_and_without_a_fraction_is_one(raw, convert, tmp_path):
+    (raw / "train-1.csv").write_text("k,x\n1.0,\n,\n2.0,\n")
+    (raw / "train-0.csv").write_text("k,x\n1,\n2,\n2,\n")
+    convert("--columns=k=category,x=skip")
+    assert names_in(tmp_path, "k") == ["1", "2"]
+
+
+def test_what_turns_numbers_into_texts_or_is_left_out_is_shown(raw, convert):
+    rows = "".join(f"row {i},{i % 4}.5\n" for i in range(40))
+    (raw / "train.csv").write_text(f',price\n{rows}other,"1,234.5"\n')
+    printed = convert()[2]
+    assert "(no name) skip (row 0, row 1)" in printed
+    assert "price category of 5 classes (0.5, 1.5, 1,234.5)" in printed
+
+
+def test_odd_names_of_columns_are_told(raw, convert):
+    (raw / "train.csv").write_text("5.1,3.5, setosa\n4.9,3.0, setosa\n")
+    assert "columns are named '5.1', '3.5', ' setosa': the first line must" in convert()[2]
+
+
+def test_markers_that_are_numbers_are_missing_however_they_are_written(raw, convert):
+    (raw / "train-0.jsonl").write_text('{"a": -999}\n{"a": "-999"}\n{"a": -999.0}\n{"a": 2.5}\n')
+    (raw / "train-1.csv").write_text("a\n-999.0\n-999\n3.5\n")
+    columns, _, _ = convert("--missing-values=-999", "--missing=a=0")
+    assert sorted(columns["a"]) == [[0.0]] * 5 + [[2.5], [3.5]]
+
+
+def test_integers_of_a_column_that_has_texts_keep_their_digits(raw, convert):
+    rows = "".join(f'{{"id": "x{i}"}}\n' for i in range(5))
+    (raw / "train.jsonl").write_text(f'{rows}{{"id": 12345678901234567890}}\n')
+    columns, _, _ = convert("--columns=id=text")
+    assert [b"12345678901234567890"] in columns["id"]
+
+
+def test_a_key_that_a_json_row_has_twice_is_refused_with_its_line(raw, convert):
+    (raw / "train.jsonl").write_text('{"a": 1}\n{"a": 1, "a": 2}\n')
+    with pytest.raises(ConversionError, match="line 2: not JSON: a key is there twice"):
+        convert()
 
 
 def test_caches_beside_saved_datasets_are_left_out_and_named(raw, convert):

@@ -194,7 +194,7 @@ def test_texts_with_quotes_and_new_lines_arrive_whole_from_csv_and_jsonl(
             [
                 *map(json.dumps, rows),
                 '{"label": 1, "text": "\\ud800"}',
-                '{"label": true, "text": "x"}',
+                '{"label": 1.5, "text": "x"}',
             ]
         ),
     )
@@ -209,7 +209,7 @@ def test_texts_with_quotes_and_new_lines_arrive_whole_from_csv_and_jsonl(
         assert found == dict(enumerate(texts))
     assert ledger_of(tmp_path / "out", "test") == {
         "test/test.jsonl:6": r"line 6: 'text' is '\ud800', which is not Unicode text",
-        "test/test.jsonl:7": "line 7: 'label' is True; a label is a text of one line, or an integer",
+        "test/test.jsonl:7": "line 7: 'label' is 1.5; a label is a text of one line, or an integer",
     }
     assert read_manifest(str(tmp_path / "out")).labels.names == ("0", "1", "2", "3", "4")
 

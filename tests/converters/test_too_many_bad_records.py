@@ -174,7 +174,7 @@ def test_tables_without_a_good_row_say_what_is_wrong_with_the_first_ones(tmp_pat
         "  t.csv:2: 1 cells; the header has 2",
         "  t.csv:3: 1 cells; the header has 2",
         "  t.csv:4: 3 cells; the header has 2",
-        "Add or repair rows, or give another --delimiter.",
+        "Add or repair rows; see also --delimiter and --encoding.",
     ]
     write(tmp_path / "raw", {"t.csv": b"a,b\n"})
     with pytest.raises(RawDataError, match=r"raw/t.csv: no rows, at most a header\."):
