@@ -280,6 +280,13 @@ class DataRecipe(Recipe):
         describe = as_begun(self.warm_start, self.target_key) if begins else as_in_run(workdir)
         return describe(own)
 
+    @cached_property
+    def schema(self) -> "Schema":
+        """The features of the description; without any if they are not known."""
+        from pipeline.shards.schema import Schema
+
+        return self.description.schema if self.description else Schema("", {})
+
     @property
     def target_key(self) -> str | None:
         """The feature that the task predicts. Default: that of the class names."""
@@ -318,7 +325,7 @@ class DataRecipe(Recipe):
         row without any, or whose value is of another kind."""
         from trainer.checkpointing.kept_data import row_values
 
-        return row_values(self.description.schema if self.description else Schema("", {}), cells)
+        return row_values(self.schema, cells)
 
     def row_schema(self, schema: "Schema") -> "Schema":
         """The schema of the records that row_record makes, from the dataset's. Default: the

@@ -120,15 +120,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             "turns them upright: give it if the conversion had it.",
             file=sys.stderr,
         )
-    description = recipe.description
-    assert description is not None
     for column, numbers in recipe.row_classes.items():
         cells = [each.cells.get(column) for each in good]
         if unknown := [
             str(cell)
             for cell in cells
             if class_number(numbers, cell) == MISSING
-            and description.schema.table.number(cell) is not None
+            and recipe.schema.table.number(cell) is not None
         ]:
             text = f"note: values of {column} that the model has never seen count as missing: "
             some = ", ".join([*dict.fromkeys(unknown)][:5])
@@ -158,7 +156,7 @@ def _records(recipe: DataRecipe, name: str, raw: Sequence[Raw]) -> ExampleRecord
     """Records that the recipe reads. Raises SchemaError unless their features are a record's."""
     description = recipe.description
     assert description is not None
-    schema = recipe.row_schema(description.schema)
+    schema = recipe.row_schema(recipe.schema)
     features = [each.features for each in raw]
     return records_like(description, name, features, [each.name for each in raw], schema)
 
@@ -211,9 +209,7 @@ def _read(recipe: DataRecipe, paths: Sequence[str], *, upright: bool) -> Iterato
 
 def _raw(recipe: DataRecipe, path: str, upright: bool) -> Iterator[Raw]:
     storage = open_storage(path)
-    assert recipe.description is not None
-    schema = recipe.description.schema
-    units = {name: feature.unit for name, feature in schema.features.items()}
+    units = {name: feature.unit for name, feature in recipe.schema.features.items()}
     try:
         if storage.stat(path).bytes > MOST_OF_FILE:
             yield Raw(
@@ -224,7 +220,7 @@ def _raw(recipe: DataRecipe, path: str, upright: bool) -> Iterator[Raw]:
             raw = _record(recipe, path, lambda: recipe.file_record(data, upright=upright))
             yield raw._replace(rotated=not upright and orientation(data) != 1)
         else:
-            for count, row in enumerate(Table(path, schema.table).rows(units=units)):
+            for count, row in enumerate(Table(path, recipe.schema.table).rows(units=units)):
                 if count == MOST_ROWS:
                     raise OptionError(
                         f"{path} has more than {MOST_ROWS:,} rows, which are kept in memory. Give "

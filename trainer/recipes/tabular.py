@@ -103,7 +103,7 @@ class Config(DataRecipe):
 
     @cached_property
     def _sizes(self) -> Mapping[str, int]:
-        features = self.description.schema.features if self.description else {}
+        features = self.schema.features
         sizes = dict[str, int]()
         for name, column in self.statistics.items():
             size = features[name].num_values if name in features else None
@@ -160,8 +160,7 @@ class Config(DataRecipe):
         return set()
 
     def _class_cell(self, name: str, cell: Any) -> Any:
-        assert self.description is not None
-        return self.description.schema.features[name].missing if is_blank(cell) else cell
+        return self.schema.features[name].missing if is_blank(cell) else cell
 
     def tiny_records(self, split: str) -> "ExampleRecords":
         """130 houses, whose price depends on their area and city."""
