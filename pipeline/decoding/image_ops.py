@@ -20,11 +20,10 @@ from PIL.WebPImagePlugin import WebPImageFile
 
 from pipeline.decoding.op import ImageOp, Rng, Size, Specs, spec_of
 from pipeline.errors import OptionError, Reject, SchemaError
-from pipeline.raw.jpeg import frame_header, part_of
+from pipeline.raw.jpeg import PNG_MAGIC, frame_header, part_of
 from pipeline.spec import BYTES, ArraySpec
 
 Kind = Literal["JPEG", "PNG", "WebP"]
-PNG = b"\x89PNG\r\n\x1a\n"
 JPEG = b"\xff\xd8\xff"
 _SHOWN = 12
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by the type of colour of a PNG; 3: palette
@@ -117,7 +116,7 @@ def _turbo_pixels(encoded: bytes, size: Size, channels: int, scale_denom: int) -
 
 def png_size(encoded: bytes) -> Size | None:
     """Height and width; None if the data do not begin like a PNG. https://www.w3.org/TR/png-3/"""
-    if len(encoded) < 26 or encoded[:16] != PNG + b"\0\0\0\x0dIHDR":
+    if len(encoded) < 26 or encoded[:16] != PNG_MAGIC + b"\0\0\0\x0dIHDR":
         return None
     width, height = struct.unpack_from(">2i", encoded, 16)  # PNG has no larger sizes than int32
     return height, width

@@ -16,7 +16,6 @@ import numpy as np
 from pipeline.checks import check_choice, check_number
 from pipeline.decoding.image_ops import (
     JPEG,
-    PNG,
     jpeg_header,
     jpeg_window,
     pillow_pixels,
@@ -26,6 +25,7 @@ from pipeline.decoding.image_ops import (
 from pipeline.decoding.op import ImageOp, Rng, Size, Specs
 from pipeline.decoding.resizing import Method, check_resizing, mirrored, resized
 from pipeline.errors import OptionError, SchemaError
+from pipeline.raw.jpeg import PNG_MAGIC
 from pipeline.spec import ArraySpec
 
 Window = tuple[int, int, int, int]  # y, x, height, width
@@ -90,7 +90,7 @@ class _Photo(ImageOp):
             fits = [n for n in (2, 4, 8) if h >= 2 * n * least_h and w >= 2 * n * least_w]
             scale_denom = max(fits, default=1) if self.scaled else 1
             return jpeg_window(encoded, header, place, self.channels, scale_denom)
-        kind = "PNG" if encoded.startswith(PNG) else "WebP"
+        kind = "PNG" if encoded.startswith(PNG_MAGIC) else "WebP"
         pixels = pillow_pixels(encoded, kind, size, self.channels)
         return pixels[y : y + h, x : x + w]
 
