@@ -8,7 +8,6 @@ import io
 import re
 import struct
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from PIL import Image, features
@@ -48,8 +47,7 @@ _DAMAGED = (OSError, SyntaxError, ValueError, TypeError, struct.error)
 
 ENCODED_AGAIN = (".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif")
 """The suffixes of the formats other than JPEG."""
-_Format = Literal["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF"]
-_BEGINNINGS: dict[_Format, bytes] = {
+_BEGINNINGS = {
     "JPEG": b"\xff\xd8",
     "PNG": PNG_MAGIC,
     "WEBP": b"RIFF....WEBP",
@@ -182,14 +180,15 @@ class ToJpeg:
         return width, height
 
 
-def _format(data: bytes) -> _Format:
+def _format(data: bytes) -> str:
+    """Pillow's name of it. Raises Reject."""
     for form, beginning in _BEGINNINGS.items():
         if re.match(beginning, data, re.DOTALL):
             return form
     raise Reject("not a JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF file")
 
 
-def _decoded(data: bytes, form: _Format) -> Image.Image:
+def _decoded(data: bytes, form: str) -> Image.Image:
     """All pixels of a file that is not a JPEG. Raises Reject."""
     if form == "AVIF" and not features.check("avif"):
         raise Reject("an AVIF file, which this Pillow cannot read; Pillow 11.3 or newer can")
@@ -211,7 +210,7 @@ def _checked_png(data: bytes) -> bytes:
     return data
 
 
-def _png_of(image: Image.Image, form: _Format) -> bytes:
+def _png_of(image: Image.Image, form: str) -> bytes:
     """A PNG of exactly these values. Raises Reject if a PNG of Pillow's cannot hold them."""
     allowed = _BITS.get(image.mode)
     bits = max(getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, [allowed]))
@@ -226,7 +225,7 @@ def _png_of(image: Image.Image, form: _Format) -> bytes:
     return buffer.getvalue()
 
 
-def _size(data: bytes, form: _Format) -> tuple[int, int]:
+def _size(data: bytes, form: str) -> tuple[int, int]:
     """(height, width) from the header of a PNG or WebP, or the canvas of a GIF.
 
     https://www.w3.org/Graphics/GIF/spec-gif89a.txt"""

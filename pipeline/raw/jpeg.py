@@ -9,7 +9,7 @@ import struct
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import simplejpeg
@@ -19,7 +19,7 @@ from pipeline.errors import OptionError, Reject
 
 Verify = Literal["header", "end", "decode"]
 MAX_PIXELS = 100_000_000  # 300 MB decoded; larger images count as decompression bombs
-VERIFY_LEVELS: tuple[Verify, ...] = ("header", "end", "decode")
+VERIFY_LEVELS = get_args(Verify)
 
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 _END = b"\xff\xd9"
