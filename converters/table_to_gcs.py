@@ -166,12 +166,12 @@ def _target(args: argparse.Namespace, tables: Sequence[Table]) -> tuple[Column, 
         kinds = {name: "category", ALL: SKIP}
         (classes,) = find_columns(tables, kinds, separator, args.max_bad_records)
         column = replace(column, names=classes.names)
+    column = _as_label(args, column)
     if separator:
-        return (replace(_as_label(args, column), shape=(None,), key=f"{prefix}labels"),)
-    label = replace(_as_label(args, column), key=f"{prefix}label")
+        return (replace(column, shape=(None,), key=f"{prefix}labels"),)
     if not prefix:
-        return (label,)
-    label = replace(label, base=1)  # 0 is background
+        return (replace(column, key="label"),)
+    label = replace(column, key=f"{prefix}label", base=1)  # 0 is background
     return (label, replace(label, kind=CLASS_NAME, key=f"{prefix}text"))
 
 

@@ -13,7 +13,7 @@ from converters.raw.files import SPLITS, first_few
 from converters.table.columns import KINDS, ONE_LINE, SKIP, Column
 from pipeline.checks import did_you_mean
 from pipeline.errors import LabelError, OptionError, RawDataError
-from pipeline.raw.cells import RESOLUTIONS, class_cells, is_blank, without_fraction
+from pipeline.raw.cells import RESOLUTIONS, class_cells, is_blank, is_int64, without_fraction
 from pipeline.raw.rows import Table, TableRow, is_json
 from pipeline.shards.schema import TableFormat
 from pipeline.shards.typed_json import JsonFile
@@ -160,7 +160,7 @@ def _kind(cell: Any, format: TableFormat, *, text: bool) -> str:
     if isinstance(cell, Mapping):
         return "image" if cell.keys() <= {"bytes", "path"} else "nested columns"
     if isinstance(cell, int):
-        return "int64" if _is_int64(cell) else "integers beyond int64"
+        return "int64" if is_int64(cell) else "integers beyond int64"
     return {float: "float32", bytes: "bytes"}.get(type(cell), "nested lists")
 
 
@@ -170,11 +170,7 @@ def _kind_of_number(sign: str, whole: str, fraction: str | None, exponent: str |
         return "float32"
     if sign == "+" or (whole[0] == "0" and len(whole) > 1):
         return _CODE
-    return "int64" if len(whole) <= 19 and _is_int64(int(sign + whole)) else _BIG
-
-
-def _is_int64(number: int) -> bool:
-    return -(2**63) <= number < 2**63
+    return "int64" if len(whole) <= 19 and is_int64(int(sign + whole)) else _BIG
 
 
 def _cells_of(

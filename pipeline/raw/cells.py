@@ -77,7 +77,7 @@ def integer_cell(column: str, cell: Any, unit: str = "") -> int:
     """The integer, within int64, in a cell. unit: of times. Raises ValueError for anything else."""
     match = isinstance(cell, str) and _WHOLE.match(cell.strip())
     number = int(match[1]) if match else cell
-    if isinstance(number, int | float) and number % 1 == 0 and -(2**63) <= number < 2**63:
+    if isinstance(number, int | float) and number % 1 == 0 and is_int64(number):
         return int(number)
     if cell is None:
         # in float32, times would be minutes apart
@@ -86,6 +86,11 @@ def integer_cell(column: str, cell: Any, unit: str = "") -> int:
     more = f", {unit}" if unit else ""
     text = f" Or give --columns {column}=text." if isinstance(number, int) else ""
     raise ValueError(f"{column!r} is {cell!r:.60}; it must be an integer within int64{more}.{text}")
+
+
+def is_int64(number: float) -> bool:
+    """Whether it is within int64."""
+    return -(2**63) <= number < 2**63
 
 
 def class_number(numbers: Mapping[str, int], cell: Any) -> int:
@@ -116,7 +121,7 @@ def _class_name(column: str, cell: Any) -> str:
         raise ValueError(
             f"{column!r} is {cell!r:.60}; a label is a text of one line, or an integer"
         )
-    _check_unicode(column, cell, name)
+    _utf8(column, cell)
     return name
 
 
@@ -127,7 +132,7 @@ def text_cell(column: str, cell: Any) -> str:
         raise ValueError(
             f"{column!r} is {cell!r:.60}; it must be text, without zero bytes and not empty"
         )
-    _check_unicode(column, cell, text)
+    _utf8(column, cell)
     return text
 
 
@@ -135,8 +140,7 @@ def document_cell(column: str, cell: Any) -> bytes:
     """The text in a cell, which may be empty, as UTF-8. Raises ValueError for anything else."""
     if not isinstance(cell, str):
         raise ValueError(f"{column!r} is {cell!r:.60}; it must be text")
-    _check_unicode(column, cell, cell)
-    return cell.encode()
+    return _utf8(column, cell)
 
 
 def _text(cell: Any) -> str:
@@ -144,9 +148,9 @@ def _text(cell: Any) -> str:
     return str(cell) if isinstance(cell, int | str) and not isinstance(cell, bool) else ""
 
 
-def _check_unicode(column: str, cell: Any, text: str) -> None:
+def _utf8(column: str, cell: str | int) -> bytes:
     try:
-        text.encode()
+        return str(cell).encode()
     except UnicodeEncodeError:
         raise ValueError(f"{column!r} is {cell!r:.60}, which is not Unicode text") from None
 

@@ -141,7 +141,7 @@ class ToJpeg:
         notes = self._notes(orientation(data) != 1)
         size = (image.width, image.height)
         if turn is None and self._fitting(size) == size:
-            return replace(image, notes=notes) if notes else image
+            return replace(image, notes=notes)
         pixels = decode_jpeg(image.data)
         grey = pixels.shape[2] == 1
         return self._encoded(

@@ -134,10 +134,9 @@ class Table:
         of a line of JSON to start at."""
         rows = self._all_rows(file, offset)
         if is_json(self.uri):
-            yield from rows
-            return
+            return rows
         names = self._header(rows)
-        yield from (_named(row, names) for row in rows)
+        return (_named(row, names) for row in rows)
 
     def column_names(self) -> Sequence[str]:
         """The columns in the header of a csv file, or in the first 1,000 rows of a JSON file.

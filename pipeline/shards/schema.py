@@ -54,8 +54,8 @@ def has_single_bytes(encoding: str) -> bool:
         characters = bytes(range(256)).decode(usual, "replace")
     except LookupError:
         return False
-    ascii = bytes(range(128)).decode()
-    return usual == "utf-8" or (characters[:128] == ascii and len(characters) == 256)
+    has_ascii = characters.startswith(bytes(range(128)).decode())
+    return usual == "utf-8" or (has_ascii and len(characters) == 256)
 
 
 @dataclass(frozen=True)
