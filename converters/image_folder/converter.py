@@ -120,7 +120,11 @@ def _zipped(row: Reference, member: Member) -> Reference:
 
 
 def _features(image: Jpeg, key: str, class_name: bytes, label: int) -> dict[str, bytes | int]:
-    return {**image_records.image_features(image, key, label), "image/class/text": class_name}
+    return {
+        **image_records.image_features(image, key),
+        "image/class/label": label,
+        "image/class/text": class_name,
+    }
 
 
 _BYTES_AROUND = len(encode_example(SCHEMA, _features(Jpeg(b"", 300, 400), "", b"", 300)))

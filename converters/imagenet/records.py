@@ -134,14 +134,18 @@ class Form:
     ) -> tuple[Mapping[str, Value], tuple[str, ...]]:
         """A value for each feature, and fixups in addition to the image's own. label: from 1.
         boxes: text, see the top of this module."""
-        features = image_features(image, key, label)
+        features = image_features(image, key)
         if self.schema.name == "tfds":
             return {
                 "image": image.data,
                 "label": label - 1,
                 "file_name": features["image/filename"],
             }, ()
-        features |= {"image/class/synset": synset, "image/class/text": words.encode()}
+        features |= {
+            "image/class/label": label,
+            "image/class/synset": synset,
+            "image/class/text": words.encode(),
+        }
         if not self.has_boxes:
             return features, ()
         box_values, dropped = box_features(boxes, image.height, image.width, label)

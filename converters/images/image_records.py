@@ -20,7 +20,7 @@ _ROWS_PER_BATCH = 4096
 # rows times the longest name and error: a column is as wide as its longest cell
 _BYTES_PER_BATCH = 2**20
 _MAX_FILE_BYTES = 512 * 1024**2  # a worker holds one file in memory; an Example may have 2 GiB
-IMAGE_FEATURES: Mapping[str, Feature] = {
+UNLABELLED: Mapping[str, Feature] = {
     "image/encoded": Feature("bytes", content="image", doc="the JPEG file"),
     "image/height": Feature("int64", doc="pixels"),
     "image/width": Feature("int64", doc="pixels"),
@@ -28,12 +28,15 @@ IMAGE_FEATURES: Mapping[str, Feature] = {
     "image/colorspace": Feature("bytes", content="text", doc="always RGB"),
     "image/format": Feature("bytes", content="text", doc="always JPEG"),
     "image/filename": Feature("bytes", content="text", doc="base name in the raw data"),
+}
+IMAGE_FEATURES = {
+    **UNLABELLED,
     "image/class/label": Feature("int64", doc="1..number of classes; 0 is background"),
 }
 
 
-def image_features(image: Jpeg, key: str, label: int) -> dict[str, bytes | int]:
-    """A value for each of IMAGE_FEATURES. key: of the record; it ends with the base name of the
+def image_features(image: Jpeg, key: str) -> dict[str, bytes | int]:
+    """A value for each of UNLABELLED. key: of the record; it ends with the base name of the
     file."""
     return {
         "image/encoded": image.data,
@@ -43,7 +46,6 @@ def image_features(image: Jpeg, key: str, label: int) -> dict[str, bytes | int]:
         "image/colorspace": b"RGB",
         "image/format": b"JPEG",
         "image/filename": encoded(key.rsplit("/", 1)[-1]),
-        "image/class/label": label,
     }
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from beam_jobs.converter import Converted, Source
 from beam_jobs.references import MAX_NAME_BYTES, File, Reference, References, bounded
-from converters.images.image_records import IMAGE_FEATURES, image_features, member_error
+from converters.images.image_records import UNLABELLED, image_features, member_error
 from converters.raw.files import HeldOut, is_of
 from converters.raw.tars import Member
 from converters.table.columns import Column, features_of, labels_of, names_of, units_of
@@ -35,8 +35,6 @@ _BYTES_AROUND_VALUE = 11  # tags and lengths of a feature, without key and value
 # could not be reached
 _OBJECT = re.compile(r"gs://[a-z0-9][a-z0-9._-]+[a-z0-9]/(?!\.{1,2}$)([^\r\n]+)")
 _MAX_OBJECT_NAME_BYTES = 1024
-_LABEL = "image/class/label"  # set by the target, if any
-_FEATURES = {key: feature for key, feature in IMAGE_FEATURES.items() if key != _LABEL}
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ class ImageTableConverter:
 
     @property
     def schema(self) -> Schema:
-        return Schema("image_table", _FEATURES | features_of(self.target))
+        return Schema("image_table", {**UNLABELLED, **features_of(self.target)})
 
     def core_seconds_per_gb(self, name: str) -> float:
         """See Converter. A row of about 60 bytes names an image of about 60 KB, taken for a
@@ -180,16 +178,12 @@ class ImageTableConverter:
 
     def convert(self, ref: Reference, data: bytes) -> Converted:
         image = self.to_jpeg(data)
-        features = _image_features(image, ref.file.uri) | self._values(ref.text("target").split())
+        features = image_features(image, ref.file.uri) | self._values(ref.text("target").split())
         return Converted(features, image.fixups, image.notes)
 
 
-def _image_features(image: Jpeg, uri: str) -> dict[str, Value]:
-    return {key: value for key, value in image_features(image, uri, 0).items() if key != _LABEL}
-
-
 _BYTES_AROUND_IMAGE = len(
-    encode_example(Schema("", _FEATURES), _image_features(Jpeg(b"", 300, 400), ""))
+    encode_example(Schema("", UNLABELLED), image_features(Jpeg(b"", 300, 400), ""))
 )
 
 
