@@ -4,7 +4,7 @@ Texts of errors about cells are part of plan digests."""
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,6 +22,7 @@ from pipeline.raw.cells import (
     number_or_nan,
     text_cell,
 )
+from pipeline.raw.rows import Table, TableRow
 from pipeline.shards.example import Value
 from pipeline.shards.schema import USUAL_FORMAT, Content, Dtype, Feature, Labels, TableFormat
 
@@ -157,15 +158,11 @@ def features_of(columns: Iterable[Column]) -> dict[str, Feature]:
     return {column.feature_key: column.feature for column in columns}
 
 
-def names_of(columns: Iterable[Column], *others: str | None) -> set[str]:
-    """The columns of a table that have to be read for these features. others: more of them, if
-    any."""
-    return {*units_of(columns), *filter(None, others)}
-
-
-def units_of(columns: Iterable[Column]) -> dict[str, str]:
-    """The units of times by column of the table; "" for a column without times."""
-    return {name: column.unit for column in columns for name in column.parts or [column.name]}
+def rows_for(table: Table, columns: Iterable[Column], *others: str | None) -> Iterator[TableRow]:
+    """The rows of the table with the cells that these features need, times in their units. others:
+    more columns to read, if any. Raises as Table.rows."""
+    units = {name: column.unit for column in columns for name in column.parts or [column.name]}
+    return table.rows({*units, *filter(None, others)}, units)
 
 
 def labels_of(columns: Iterable[Column]) -> Labels | None:

@@ -18,7 +18,7 @@ from beam_jobs.references import MAX_NAME_BYTES, File, Reference, References, bo
 from converters.images.image_records import UNLABELLED, image_features, member_error
 from converters.raw.files import HeldOut, is_of
 from converters.raw.tars import Member
-from converters.table.columns import Column, features_of, labels_of, names_of, units_of
+from converters.table.columns import Column, features_of, labels_of, rows_for
 from pipeline.errors import StorageError
 from pipeline.raw.cells import cell_of, text_cell
 from pipeline.raw.image_files import ToJpeg
@@ -79,10 +79,10 @@ class ImageTableConverter:
         """See Converter. A source is a table. On gs:// this makes one request per image, 32 at
         once."""
         del storage
-        names = names_of(self.target, self.column, self.key_column)
+        table = Table(source.uri, self.format, source.tag)
         rows = (
             self._reference(source, row)
-            for row in Table(source.uri, self.format, source.tag).rows(names, units_of(self.target))
+            for row in rows_for(table, self.target, self.column, self.key_column)
         )
         rows_of_split = (
             (place, bounded(ref))

@@ -14,7 +14,7 @@ from beam_jobs.converter import Converted, Pack, Reject, Source, Unusable
 from beam_jobs.packed_files import check_record
 from beam_jobs.references import Reference, References
 from converters.raw.files import HeldOut, batches, is_of
-from converters.table.columns import Column, features_of, labels_of, names_of, units_of
+from converters.table.columns import Column, features_of, labels_of, rows_for
 from converters.table.converter import find_image, is_below
 from pipeline.errors import SchemaError
 from pipeline.raw.cells import cell_of, text_cell
@@ -78,7 +78,7 @@ class RowConverter:
     def windows(self, storage: Storage, source: Source) -> Iterator[Sequence[tuple[str, TableRow]]]:
         del storage
         table = self._table(source)
-        rows = table.rows(names_of(self.columns, self.key_column), units_of(self.columns))
+        rows = rows_for(table, self.columns, self.key_column)
         keyed = (self._keyed(table, row) for row in rows)
         rows_of_split = (each for each in keyed if is_of(source.split, each[0], self.held_out))
         return batches(
@@ -105,7 +105,7 @@ class RowConverter:
         del number  # keys are unique in the source
         noted = set[str]()
         file_of = partial(self._file_of, source, noted)
-        word = self._table(source).row_word
+        word = "row" if self._table(source).is_arrow else "line"
         schema = self.schema
         keys = list[str]()
         payloads = list[bytes]()

@@ -87,11 +87,6 @@ class Table:
         return suffix_of(self.uri) in ARROW_SUFFIXES
 
     @property
-    def row_word(self) -> str:
-        """How messages number its rows."""
-        return "row" if self.is_arrow else "line"
-
-    @property
     def arrow(self) -> Any:
         """The module that reads a Parquet or Arrow file. Raises InfeedError without pyarrow."""
         try:
