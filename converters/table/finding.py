@@ -2,7 +2,6 @@
 looked at, or given."""
 
 import contextlib
-import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -175,9 +174,9 @@ def _kind_of_number(sign: str, whole: str, fraction: str | None, exponent: str |
 
 def _cells_of(
     path: str, rows: Iterable[TableRow], bad: list[str], allowed: int
-) -> Iterator[Iterable[tuple[str, Any]]]:
-    """The cells of each row. Adds the errors of bad ones. Raises RawDataError if these are too many
-    for the splits together."""
+) -> Iterator[tuple[str, Any]]:
+    """The cells of all rows, with their columns. Adds the errors of bad ones. Raises RawDataError
+    if these are too many for the splits together."""
     for row in rows:
         if row.error:
             bad.append(f"  {path}:{row.line}: {row.error}")
@@ -187,7 +186,7 @@ def _cells_of(
                     *bad[:_SHOWN],
                     "Repair them, allow more, or see --delimiter and --encoding.",
                 )
-        yield row.cells.items()
+        yield from row.cells.items()
 
 
 def _is_index(name: str, kinds: Mapping[str, str | None]) -> bool:
@@ -223,8 +222,7 @@ def find_columns(
         examples = ((name, cell) for name, cells in known.items() for cell in cells)
         if of_folders:  # whose cells are those of rows
             unknown = unknown or {*[*known][:1]}
-        rows = _cells_of(table.uri, table.rows(unknown), bad, max_bad_records)
-        of_rows = itertools.chain.from_iterable(rows)
+        of_rows = _cells_of(table.uri, table.rows(unknown), bad, max_bad_records)
         is_text = not table.is_arrow and not is_json(table.uri)
         for shown, cells in ((False, examples), (True, of_rows)):
             for name, cell in cells:

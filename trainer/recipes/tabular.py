@@ -149,18 +149,15 @@ class Config(DataRecipe):
             self._lacking.add(name)
             log.warning("a row has no column %s, which counts as missing", name)
         values = {name: cells.get(name, [None] * size) for name, size in self.inputs.items()}
-        values |= {
-            name: class_number(numbers, self._class_cell(name, cells.get(name)))
-            for name, numbers in self.row_classes.items()
-        }
+        for name, numbers in self.row_classes.items():
+            cell = cells.get(name)
+            cell = self.schema.features[name].missing if is_blank(cell) else cell
+            values[name] = class_number(numbers, cell)
         return super().row_record(values if cells.keys() & self.inputs.keys() else cells)
 
     @cached_property
     def _lacking(self) -> set[str]:
         return set()
-
-    def _class_cell(self, name: str, cell: Any) -> Any:
-        return self.schema.features[name].missing if is_blank(cell) else cell
 
     def tiny_records(self, split: str) -> "ExampleRecords":
         """130 houses, whose price depends on their area and city."""
