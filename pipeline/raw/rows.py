@@ -12,6 +12,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import unquote
@@ -153,13 +154,9 @@ class Table:
             return list(dict.fromkeys(name for row in first for name in row.cells))
 
     def _all_rows(self, file: BinaryIO, offset: int = 0) -> Iterator[TableRow]:
-        def lines(taken: Iterator[bytes]) -> Iterator[str]:
-            return (_text(line, self.format.encoding) for line in taken)
-
-        if is_json(self.uri):
-            return _rows(_Lines(file, offset), lambda taken: _parse_json(lines(taken)))
-        delimiter = self._delimiter
-        return _rows(_Lines(file), lambda taken: _parse_csv(lines(taken), delimiter))
+        parse_csv = partial(_parse_csv, delimiter=self._delimiter)
+        parse = _parse_json if is_json(self.uri) else parse_csv
+        return _rows(_Lines(file, self.format.encoding, offset), parse)
 
     @property
     def _delimiter(self) -> str:
@@ -204,8 +201,9 @@ def _named(row: TableRow, names: Sequence[str]) -> TableRow:
 class _Lines:
     """The lines of a file, after its byte order mark if it has one, or those from an offset on."""
 
-    def __init__(self, file: BinaryIO, offset: int = 0):
+    def __init__(self, file: BinaryIO, encoding: str, offset: int):
         self._file = file
+        self.encoding = encoding
         self.offset = offset or (len(BOM) if file.read(len(BOM)) == BOM else 0)
         self.line = 0
         self.begin = self.offset  # of the last line read; at the end of the file, its size
@@ -232,9 +230,7 @@ class _Lines:
         return data
 
 
-def _rows(
-    lines: _Lines, parse: Callable[[Iterator[bytes]], Mapping[Any, Any]]
-) -> Iterator[TableRow]:
+def _rows(lines: _Lines, parse: Callable[[Iterator[str]], Mapping[Any, Any]]) -> Iterator[TableRow]:
     """Rows with numbers as column names (csv) or with their own (JSON).
 
     A row that fails on a later line was inside quotes at the end of each line before. A row that
@@ -267,7 +263,7 @@ def _rows(
             yield TableRow(line + 1, offset, lines.offset - offset, cells, error)
 
 
-def _taken(lines: _Lines, after_first: list[int], more: str) -> Iterator[bytes]:
+def _taken(lines: _Lines, after_first: list[int], more: str) -> Iterator[str]:
     """The lines of one row, as its parser requests them. more: the error if it needs more than one,
     or ""."""
     left = MAX_ROW_BYTES
@@ -279,7 +275,7 @@ def _taken(lines: _Lines, after_first: list[int], more: str) -> Iterator[bytes]:
             return
         after_first.append(lines.offset)
         left -= len(data)
-        yield data
+        yield _text(data, lines.encoding)
 
 
 def _parse_csv(taken: Iterator[str], delimiter: str) -> Mapping[int, str]:
