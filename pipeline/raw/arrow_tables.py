@@ -27,8 +27,6 @@ _BOMB_BYTES = 1024 * MiB
 _BOMB_RATIO = 100
 _FEW_ROWS = 4096
 
-Row = dict[str, Any]
-
 
 @contextlib.contextmanager
 def _opened(uri: str) -> Iterator[BinaryIO]:
@@ -61,7 +59,7 @@ def arrow_cells(uri: str) -> dict[str, Sequence[Any]]:
 
 def arrow_rows(
     uri: str, columns: Set[str] | None, units: Mapping[str, str]
-) -> Iterator[tuple[Row, int]]:
+) -> Iterator[tuple[dict[str, Any], int]]:
     """The cells of each row by column, and their size in bytes. columns: those to read. units: of
     times. Raises RawDataError."""
     with _opened(uri) as file:

@@ -13,7 +13,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import unquote
 
@@ -27,7 +26,6 @@ MAX_ROW_BYTES = 16 * 1024**2
 ARROW_SUFFIXES = (".parquet", ".arrow", ".feather")
 TEXT_TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 TABLE_SUFFIXES = (*TEXT_TABLE_SUFFIXES, *ARROW_SUFFIXES)
-NO_UNITS: Mapping[str, str] = MappingProxyType({})
 SEPARATORS = {";": "';'", "\t": "tab", "|": "'|'", ",": "','"}  # and how --delimiter names them
 _UTF_16 = ("not UTF-8: byte 0xff", "not UTF-8: byte 0xfe")  # how it begins
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -107,7 +105,7 @@ class Table:
         return {column: None if cell == _HIVE_NULL else cell for column, cell in pairs}
 
     def rows(
-        self, columns: Set[str] | None = None, units: Mapping[str, str] = NO_UNITS
+        self, columns: Set[str] | None = None, units: Mapping[str, str] | None = None
     ) -> Iterator[TableRow]:
         """All rows except empty lines and the header.
 
@@ -117,7 +115,7 @@ class Table:
         read, and for a time that has no such unit."""
         more = self.of_folders
         if self.is_arrow:
-            rows = self.arrow.arrow_rows(self.uri, columns, units)
+            rows = self.arrow.arrow_rows(self.uri, columns, units or {})
             for number, (cells, size) in enumerate(rows, start=1):
                 yield TableRow(number, number, size, cells | more)
             return

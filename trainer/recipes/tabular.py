@@ -133,7 +133,7 @@ class Config(DataRecipe):
         numbers = dict[str, dict[str, int]]()
         for name in self.inputs:
             if classes := self.statistics[name].categories:
-                numbers[name] = dict(zip(classes, range(len(classes)), strict=True))
+                numbers[name] = {category: number for number, category in enumerate(classes)}
         return numbers
 
     def row_schema(self, schema: Schema) -> Schema:
@@ -213,7 +213,7 @@ class Config(DataRecipe):
         from trainer.task import Target
 
         target = self.predicted
-        own = self.statistics[self.predicted]
+        own = self.statistics[target]
         mean = own.mean or 0.0
         deviation = own.deviation or 1.0
 
