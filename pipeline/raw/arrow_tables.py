@@ -50,10 +50,9 @@ def arrow_cells(uri: str) -> dict[str, Sequence[Any]]:
     with _opened(uri) as file:
         schema = parquet.read_schema(file) if _is_parquet(uri) else _stream(file)[0]
     named = _class_names(schema)
-    kinds = dict(zip(unique(schema.names, uri), schema.types, strict=True))
     return {
         name: [named[name]] if name in named else _examples(_plain(kind), unit_of(kind))
-        for name, kind in kinds.items()
+        for name, kind in zip(unique(schema.names, uri), schema.types, strict=True)
     }
 
 
