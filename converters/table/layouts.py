@@ -42,13 +42,13 @@ _CACHE = re.compile(r"(^|/)cache-[0-9a-f]+\.arrow$")  # of datasets, which has i
 
 @dataclass(frozen=True)
 class RawTables:
-    """The tables to scan, and all, including those of splits not chosen. others: tables of no
-    split. notices: of files that are not read."""
+    """The files to scan; all tables, including those of splits not chosen. others: files of no
+    split. notices: of files that are no tables."""
 
     sources: Sequence[Source]
     tables: Sequence[Table]
     others: Sequence[str]
-    notices: Sequence[str]
+    notices: Sequence[str] = ()
 
 
 def find_tables(

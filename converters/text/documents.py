@@ -16,13 +16,14 @@ from typing import BinaryIO, Literal, NamedTuple
 from beam_jobs.converter import Source, group_of
 from beam_jobs.references import File
 from converters.raw.files import HeldOut, by_split, chosen, files_below, first_few, open_raw_data
+from converters.table.layouts import RawTables
 from pipeline.errors import RawDataError
 from pipeline.raw.cells import cell_of, document_cell
 from pipeline.raw.rows import BOM, TEXT_TABLE_SUFFIXES, Table, is_json, suffix_of
 from pipeline.shards.schema import USUAL_FORMAT, TableFormat
 from pipeline.storage.storage import Stat, Storage, is_gzip, join, uncompressed
 
-TEXT_SUFFIX, GZIP = ".txt", ".gz"
+TEXT_SUFFIX = ".txt"
 _PIECE_BYTES = 1 << 20
 SLICE_BYTES = 16 * 10**6  # of raw data; packing takes about twenty times as much memory
 SUFFIXES = (TEXT_SUFFIX, *TEXT_TABLE_SUFFIXES)
@@ -168,21 +169,11 @@ def _lines(file: BinaryIO, begin: int) -> Iterator[_TextLine]:
         begins = ends
 
 
-@dataclass(frozen=True)
-class RawTexts:
-    """The sources to scan; paths of all tables, including those of splits not chosen; files that
-    are not read."""
-
-    sources: Sequence[Source]
-    tables: Sequence[Table]
-    others: Sequence[str]
-
-
 def find_texts(
     raw_data_dir: str, splits: Sequence[str], held_out: HeldOut | None, reading: DocumentFormat
-) -> RawTexts:
-    """The sources of the chosen splits, or of all splits that exist. held_out: None for files by
-    split.
+) -> RawTables:
+    """The sources of the chosen splits, or of all splits that exist; others are all files that are
+    not read. held_out: None for files by split.
 
     Raises RawDataError if something is missing, OptionError."""
     storage = open_raw_data(raw_data_dir)
@@ -197,7 +188,7 @@ def find_texts(
     if not texts:
         raise RawDataError(
             f"{raw_data_dir} has no text: no file ends in {', '.join(SUFFIXES)}, with or without "
-            f"{GZIP}. It has: {first_few(files)}."
+            f".gz. It has: {first_few(files)}."
         )
     examples = "files of a split, such as train/a.txt or validation-1.jsonl"
     names = by_split(raw_data_dir, list(texts), held_out, examples)
@@ -211,7 +202,7 @@ def find_texts(
         for name in sorted(read)
         if suffix_of(name) in TEXT_TABLE_SUFFIXES
     ]
-    return RawTexts(sources, tables, [name for name in files if name not in read])
+    return RawTables(sources, tables, [name for name in files if name not in read])
 
 
 def _sources(
