@@ -215,9 +215,10 @@ def _plain(kind: Any) -> Any:
         return kind  # whose integers may have any number of digits
     if types.is_decimal(kind) or types.is_float16(kind):
         return pyarrow.float64()
-    if types.is_fixed_size_list(kind):
-        return pyarrow.list_(_plain(kind.value_type), kind.list_size)
-    return pyarrow.list_(_plain(kind.value_type)) if _is_list(kind) else kind
+    if _is_list(kind):
+        size = getattr(kind, "list_size", -1)  # -1: any
+        return pyarrow.list_(_plain(kind.value_type), size)
+    return kind
 
 
 class Time(int):
@@ -227,7 +228,7 @@ class Time(int):
 
 
 def _examples(kind: Any, unit: str = "") -> list[Any]:
-    if types.is_fixed_size_list(kind) or types.is_list(kind):
+    if _is_list(kind):
         sizes = [kind.list_size] if types.is_fixed_size_list(kind) else [1, 2]
         return [[item] * size for size in sizes for item in _examples(kind.value_type, unit)]
     if types.is_struct(kind):
