@@ -82,23 +82,22 @@ class _Writing:
 
     def convert(self, ref: Reference, data: bytes) -> None:
         """Appends one framed record, or one rejected record."""
-        converter = self.plan.job.converter
+        job = self.plan.job
+        ledger = self.ledger
         self.raw_crcs.append(crc32c(data))
         try:
-            converted = converter.convert(ref, data)
+            converted = job.converter.convert(ref, data)
         except Reject as e:
-            rejected = self.ledger.rejected
-            rejected.append(Rejected.of(ref, "convert", str(e)))
-            check_rejected(self.plan.job, self.plan.split, len(rejected), rejected)
+            ledger.rejected.append(Rejected.of(ref, "convert", str(e)))
+            check_rejected(job, self.plan.split, len(ledger.rejected), ledger.rejected)
             return
         features = converted.features
         pieces = (
             (features,)
             if isinstance(features, bytes)
-            else example_pieces(converter.schema, features)
+            else example_pieces(job.converter.schema, features)
         )
         self._append(pieces)
-        ledger = self.ledger
         ledger.key_digest = add_digests((ledger.key_digest, key_digest([encoded(ref.key)])))
         ledger.fixups.update(converted.fixups)
         ledger.notes.update(converted.notes)
