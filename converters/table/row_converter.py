@@ -3,7 +3,7 @@
 The rows are encoded once, to packed files, because a record's bytes cannot be found in tables of
 every format. Pure: reads raw data through a Storage, returns values."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -124,7 +124,7 @@ class RowConverter:
                 }
                 payloads.append(encode_example(schema, values))
                 keys.append(key)
-                if any(_is_rounded(values[key]) for key in floats):
+                if _are_rounded(values[key] for key in floats):
                     noted.add(_ROUNDED)
                 notes.append(sum(1 << _NOTES.index(note) for note in noted))
             except (ValueError, Reject, SchemaError) as e:
@@ -171,7 +171,10 @@ class RowConverter:
         )
 
 
-def _is_rounded(value: Any) -> bool:
-    """Whether float32 changes a number, or one of a list, other than in its fraction."""
-    numbers = value if isinstance(value, list) else [value]
-    return any(abs(each) > _MOST_EXACT and float(np.float32(each)) != each for each in numbers)
+def _are_rounded(values: Iterable[Any]) -> bool:
+    """Whether float32 changes a number, alone or in a list, other than in its fraction."""
+    for value in values:
+        for number in value if isinstance(value, list) else (value,):
+            if abs(number) > _MOST_EXACT and float(np.float32(number)) != number:
+                return True
+    return False

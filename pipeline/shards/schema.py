@@ -84,13 +84,10 @@ class TableFormat:
             text = cell.strip()
             if not text or text in self._no_value:
                 return None
-            cell = self._with_dot(text)
+            cell = text if self.decimal == "." else text.translate(_COMMA)
         elif cell != cell:
             return None
         return None if self._no_numbers and _float(cell) in self._no_numbers else cell
-
-    def _with_dot(self, text: str) -> str:
-        return text if self.decimal == "." else text.translate(_COMMA)
 
     @cached_property
     def _no_value(self) -> frozenset[str]:
@@ -99,7 +96,8 @@ class TableFormat:
     @cached_property
     def _no_numbers(self) -> frozenset[float]:
         """Those of the missing values that are numbers, which may be written in several ways."""
-        return frozenset(filter(math.isfinite, map(_float, map(self._with_dot, self._no_value))))
+        texts = (text if self.decimal == "." else text.translate(_COMMA) for text in self._no_value)
+        return frozenset(filter(math.isfinite, map(_float, texts)))
 
 
 USUAL_FORMAT = TableFormat()

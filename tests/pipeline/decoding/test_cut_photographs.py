@@ -1,13 +1,15 @@
 """A JPEG with restart markers is cut, and decodes to the pixels of the whole image."""
 
+import contextlib
 import io
+import math
 import os
 import shutil
 
 import numpy as np
 import pytest
 import simplejpeg
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -146,6 +148,8 @@ def test_an_odd_image_is_not_cut(odd):
 @example(at=INTERVAL - 4, value=b"\xdc")
 def test_a_damaged_image_is_decoded_as_the_whole_or_damaged_elsewhere_or_one_error(at, value):
     damaged = changed(at, value)
+    with contextlib.suppress(SchemaError):  # the ops refuse a header that states more
+        assume(math.prod(image_ops.jpeg_header(damaged).size) < 10**6)
     try:
         pixels = pixels_of(damaged, WINDOW)
     except SchemaError:
