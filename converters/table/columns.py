@@ -112,6 +112,12 @@ class Column:
         return [self._item(item, file_of, format) for item in items]
 
     def _item(self, cell: Any, file_of: FileOf, format: TableFormat) -> Any:
+        if self.kind in ("float32", "int64"):  # first, as most are
+            number = format.number(cell)
+            number = self.missing if number is None else number
+            if self.kind == "float32":
+                return number_or_nan(self.name, number)
+            return integer_cell(self.name, number, self.unit)
         if self.kind in ("image", "file"):
             return file_of(cell, self.kind)
         if self.required and self.kind == "text":
@@ -122,12 +128,6 @@ class Column:
             if self.kind == "bytes" and isinstance(cell, bytes):
                 return cell
             return document_cell(self.name, str(cell) if type(cell) is int else cell)
-        if self.kind in ("float32", "int64"):
-            number = format.number(cell)
-            number = self.missing if number is None else number
-            if self.kind == "float32":
-                return number_or_nan(self.name, number)
-            return integer_cell(self.name, number, self.unit)
         if is_blank(cell) and not (self.required and self.missing is None):
             if self.missing is None:
                 return MISSING

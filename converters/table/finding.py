@@ -49,38 +49,52 @@ class _Cells:
         self.marked = 0
         self.classes = ()
 
-    def add(self, cell: Any, format: TableFormat, *, text: bool, show: bool = True) -> None:
+    def add(
+        self,
+        cell: Any,
+        format: TableFormat,
+        *,
+        text: bool,
+        show: bool = True,
+        typed: bool = False,
+    ) -> None:
         """Adds a cell. text: whether it is from csv, in which numbers are texts, too. show: False
-        for an example of a type, which is no value. A tuple has the names of the column's
-        classes."""
+        for an example of a type, which is no value, but has the unit of times. typed: whether there
+        were examples. A tuple has the names of the column's classes."""
         if isinstance(cell, tuple):
             self.kind = self.kind or "category"
             self.classes = cell
             return
+        is_list = isinstance(cell, list)
+        items: Sequence[Any] = cell if is_list else (cell,)
         if self.separator:
-            items: Sequence[Any] = ()
+            items = ()
             with contextlib.suppress(ValueError):  # the conversion reports it
                 items = class_cells("", cell, self.separator)
-        else:
-            items = cell if isinstance(cell, list) else [cell]
-        kinds = [_kind(item, format, text=text) for item in items]
-        self.kinds.update(kinds)
-        if isinstance(cell, list) or any(kinds):
-            self.lengths.add(len(items) if isinstance(cell, list) else None)
-        for item, kind in zip(items, kinds, strict=True):
-            if kind in ("int64", "float32"):
-                self.units.add(getattr(item, "unit", ""))
-            if not show:
-                continue
-            self.blank += is_blank(item)
-            self.marked += not kind and not is_blank(item)
-            # the first of each kind, so that what turns numbers into texts is seen
-            if kind and (len(self.shown) < 2 or kind not in self.shown.values()):
-                self.shown.setdefault(str(item)[:20], kind)
-            is_class = type(item) in (str, int, bool) and str(item).strip()
-            if is_class and len(self.values) <= self.most:
-                self.values.add(str(item).strip())
-                self.count += 1
+        has_value = False
+        for item in items:
+            kind = _kind(item, format, text=text)
+            self.kinds.add(kind)
+            has_value = has_value or bool(kind)
+            if kind in ("int64", "float32") and not (show and typed):
+                self.units.add("" if show else getattr(item, "unit", ""))
+            if show:
+                self._count(item, kind)
+        if is_list or has_value:
+            self.lengths.add(len(items) if is_list else None)
+
+    def _count(self, item: Any, kind: str) -> None:
+        if not kind:
+            is_empty = is_blank(item)
+            self.blank += is_empty
+            self.marked += not is_empty
+        # the first of each kind, so that what turns numbers into texts is seen
+        elif len(self.shown) < 2 or kind not in self.shown.values():
+            self.shown.setdefault(str(item)[:20], kind)
+        if len(self.values) <= self.most and type(item) in (str, int, bool):
+            value = str(item).strip()
+            self.values.update([value] * bool(value))
+            self.count += bool(value)
 
     def column(self, name: str) -> Column:
         """The column with these cells. Raises OptionError if no feature can hold it, LabelError."""
@@ -156,10 +170,10 @@ def _kind(cell: Any, format: TableFormat, *, text: bool) -> str:
         if text and (match := _NUMBER.fullmatch(number)):
             return _kind_of_number(*match.groups())
         return "image" if cell.strip().lower().endswith(IMAGE_SUFFIXES) else "text"
-    if isinstance(cell, Mapping):
-        return "image" if cell.keys() <= {"bytes", "path"} else "nested columns"
     if isinstance(cell, int):
         return "int64" if is_int64(cell) else "integers beyond int64"
+    if isinstance(cell, dict):
+        return "image" if cell.keys() <= {"bytes", "path"} else "nested columns"
     return {float: "float32", bytes: "bytes"}.get(type(cell), "nested lists")
 
 
@@ -230,7 +244,8 @@ def find_columns(
                     columns[name] = _Cells(_kind_of(name, kinds), separator)
                 if columns[name].kind != SKIP or _is_index(name, kinds):
                     text = is_text or name in of_folders
-                    columns[name].add(cell, table.format, text=text, show=shown)
+                    typed = name in known
+                    columns[name].add(cell, table.format, text=text, show=shown, typed=typed)
     if not columns:
         problem = f"all {len(bad):,} rows are bad:" if bad else "no rows, at most a header."
         remedy = "Add or repair rows; see also --delimiter and --encoding."

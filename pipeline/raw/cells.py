@@ -75,6 +75,8 @@ def number_or_nan(column: str, cell: Any, read: Callable[[str, Any], float] = nu
 
 def integer_cell(column: str, cell: Any, unit: str = "") -> int:
     """The integer, within int64, in a cell. unit: of times. Raises ValueError for anything else."""
+    if type(cell) is int and is_int64(cell):
+        return cell
     match = isinstance(cell, str) and _WHOLE.match(cell.strip())
     number = int(match[1]) if match else cell
     if isinstance(number, int | float) and number % 1 == 0 and is_int64(number):
