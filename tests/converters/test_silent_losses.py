@@ -303,9 +303,7 @@ def test_times_are_no_classes_and_no_targets(raw, convert):
     parquet.write_table(
         pa.table({"at": pa.array([NOON], pa.timestamp("ms")), "t": ["x"]}), raw / "train.parquet"
     )
-    with pytest.raises(
-        OptionError, match="the column 'at' holds category and ms since 1970-01-01"
-    ):
+    with pytest.raises(OptionError, match="the column 'at' holds category and ms since 1970-01-01"):
         convert("--columns=at=category")
     with pytest.raises(
         ConversionError, match="'at' of .* has ms since 1970-01-01, and a number is"
