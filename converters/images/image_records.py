@@ -126,7 +126,7 @@ def add_image_options(parser: argparse.ArgumentParser) -> None:
     add_jpeg_options(parser)
     images = parser.add_argument_group(
         "images",
-        "A JPEG that neither these nor --restart-markers change stays as it is, byte for byte.",
+        "A JPEG stays as it is, byte for byte, unless these or --restart-markers change it.",
     )
     images.add_argument(
         "--max-side", type=int, help="pixels; larger images are scaled down and encoded again"

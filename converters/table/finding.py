@@ -1,7 +1,7 @@
-"""Which columns the tables have, and what they hold: found in their cells, of which every one is
-looked at, or given."""
+"""Finds which columns the tables have and what they hold: from every cell, or as the user says."""
 
 import contextlib
+import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -59,8 +59,8 @@ class _Cells:
         typed: bool = False,
     ) -> None:
         """Adds a cell. text: whether it is from csv, in which numbers are texts, too. show: False
-        for an example of a type, which is no value, but has the unit of times. typed: whether there
-        were examples. A tuple has the names of the column's classes."""
+        for a made-up example of the column's type, which may have a unit. typed: whether the table
+        has such examples. A tuple has the names of the column's classes."""
         if isinstance(cell, tuple):
             self.kind = self.kind or "category"
             self.classes = cell
@@ -122,9 +122,8 @@ class _Cells:
             )
         names = ()
         if kind == "category":
-            values = self.values - {
-                value for value in self.values if without_fraction(value) in self.values - {value}
-            }
+            whole = {value: without_fraction(value) for value in self.values}
+            values = [v for v in self.values if whole[v] == v or whole[v] not in self.values]
             names = self.classes or _in_order([*filter(ONE_LINE.fullmatch, values)])
         shape = (lists.pop() if len(lists) == 1 else None,) if lists else ()
         return Column(name, kind, shape, names, unit=unit)
@@ -235,7 +234,7 @@ def find_columns(
         of_folders = table.of_folders
         examples = ((name, cell) for name, cells in known.items() for cell in cells)
         if of_folders:  # whose cells are those of rows
-            unknown = unknown or {*[*known][:1]}
+            unknown = unknown or set(itertools.islice(known, 1))
         of_rows = _cells_of(table.uri, table.rows(unknown), bad, max_bad_records)
         is_text = not table.is_arrow and not is_json(table.uri)
         for shown, cells in ((False, examples), (True, of_rows)):

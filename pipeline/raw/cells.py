@@ -112,7 +112,7 @@ def class_number(numbers: Mapping[str, int], cell: Any) -> int:
 
 
 def without_fraction(text: str) -> str:
-    """The 7 of a 7.0; any other text as it is."""
+    """7 for 7.0; any other text unchanged."""
     return _WHOLE.sub(r"\1", text)
 
 

@@ -105,7 +105,7 @@ _COMMA = str.maketrans(",.", ".,")  # 1.234,5 is no number: thousands are not re
 
 
 def _float(cell: Any) -> float:
-    """NaN for what is no number."""
+    """The number in a cell, or NaN if it has none."""
     try:
         return math.nan if isinstance(cell, bool) else float(cell)
     except (TypeError, ValueError, OverflowError):

@@ -101,7 +101,7 @@ def bare_scan(work: Work, mark: Marks, directory: Path, steps: int) -> None:
 
 
 def bare_scan_of_ours(work: Work, mark: Marks, directory: Path, steps: int) -> None:
-    """The same of our step, which has the norm of the gradients, and looks for what is not finite."""
+    """The same with our step, which also has the gradients' norm and a check for non-finite values."""
     params, optimizer = _fresh(work)
     key = jax.random.key_data(jax.random.key(0))
     state = TrainState(jnp.int32(0), Variables(params), optimizer, key, None)

@@ -122,7 +122,7 @@ def changed(at, value):
     "odd",
     [
         jpeg(picture(120, 160), progressive=True, restart_marker_blocks=2),
-        jpeg(picture(120, 160), restart_marker_blocks=7),  # of which a row of 10 has no number
+        jpeg(picture(120, 160), restart_marker_blocks=7),  # which does not divide a row of 10
         jpeg(picture(120, 160)),
         MARKED[:-2],
         MARKED[: len(MARKED) // 2],
@@ -208,11 +208,13 @@ def test_what_jpegtran_warns_of_stays_as_it_is_with_a_note():
         ("/bin/cat", "no restart markers were written"),
         ("exit 0", "no restart markers were written"),
         (None, "Permission denied"),
+        ("exec /bin/sleep 60", "did not end within 1 s"),
     ],
 )
 def test_a_jpegtran_that_does_not_work_is_noticed_at_the_start(
     script, text, photographs, monkeypatch
 ):
+    monkeypatch.setattr("pipeline.raw.jpeg._MAX_SECONDS", 1)
     program = photographs / "bin" / "jpegtran"
     program.parent.mkdir()
     program.write_text(f"#!/bin/sh\n{script}\n")

@@ -149,3 +149,14 @@ def test_a_column_of_integers_beyond_32_bits_is_left_out_and_cannot_be_asked_for
         OptionError, match="columns='id': not a column of classes or of numbers within 32"
     ):
         _ = replace(config, columns=("id",)).on(records).inputs
+
+
+def test_a_column_that_rows_lack_is_named_once(recipe, caplog):
+    found = replace(recipe)
+    vars(found).update(description=recipe.description)
+    for _ in range(2):
+        found.row_record({"whole": 1, "real": 2.0, "code": 8, "loud": True, "odd": None})
+    said = [line.getMessage() for line in caplog.records]
+    assert sorted(said) == [
+        f"a row has no column {name}, which counts as missing" for name in ("flag", "pair")
+    ]
