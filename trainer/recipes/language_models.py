@@ -340,11 +340,12 @@ class ByteLm(PackedText):
             log.info("attention: %s, for auto", kernel)
         needed = {
             "cudnn": backend != "gpu" and "an NVIDIA GPU",
-            "splash": (backend != "tpu" or length % LANES) and f"a TPU, rows of N x {LANES} tokens",
+            "splash": (backend != "tpu" or length % LANES)
+            and f"a TPU and rows of a multiple of {LANES} tokens",
         }
         if needed.get(kernel):
             raise OptionError(
-                f"attention={kernel} needs {needed[kernel]}, and this process has: {backend}, rows "
+                f"attention={kernel} needs {needed[kernel]}. This process has {backend}, and rows "
                 f"of {length} tokens. Leave it out."
             )
         return kernel

@@ -135,8 +135,8 @@ def test_auto_chooses_what_the_devices_and_rows_allow_and_says_so(
 @pytest.mark.parametrize(
     ("backend", "length", "text"),
     [
-        ("cpu", 256, "attention=splash needs a TPU, .* this process has: cpu"),
-        ("tpu", 200, "rows of N x 128 tokens, and this process has: tpu, rows of 200 tokens"),
+        ("cpu", 256, "attention=splash needs a TPU and .* This process has cpu"),
+        ("tpu", 200, "a multiple of 128 tokens. This process has tpu, and rows of 200 tokens"),
     ],
 )
 def test_a_kernel_that_cannot_run_is_refused(kernel_of, backend, length, text):
