@@ -240,6 +240,18 @@ class Job:
         self.placement.axes.check_rows(struct, context.per_host_batch_size)
         return struct
 
+    def labels_without_target(self, opened: OpenedInput) -> list[str]:
+        """The arrays with a class number per record, if the task has no Target."""
+        if self.task.target:
+            return []
+        described = opened.description
+        return [
+            name
+            for name, leaf in named_leaves(opened.struct).items()
+            if name in opened.struct and leaf.dtype.kind == "i" and leaf.ndim == 1
+            if name.endswith("label") or (described and described.names(name))
+        ]
+
     def abstract_state(self, opened: OpenedInput) -> TrainState:
         """Shapes and shardings of the task's state for this input."""
         with self.naming_batch(opened):

@@ -188,6 +188,7 @@ class Session:
             opened.struct,
             program,
             common,
+            self.job.labels_without_target(opened),
         )
         with closing(Feeder(chunks, bound, late or self.supervisor.check, self.activity)) as feeder:
             with self.activity.doing("compiling"):

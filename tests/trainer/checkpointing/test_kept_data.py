@@ -228,6 +228,20 @@ def test_a_warm_start_takes_a_new_head_if_only_one_side_names_the_classes(tmp_pa
         assert has_new_head(warm, begun, "kind") == is_new
 
 
+@pytest.mark.parametrize("target", [None, TASK.target])
+def test_missing_labels_are_told_once_if_the_task_has_no_target(tmp_path, caplog, target):
+    task = replace(TASK, target=target)
+    arrays = ARRAYS | {"label": np.where(np.arange(40) % 8 == 3, -1, 1), "other": np.full(40, -1)}
+    config = TrainerConfig(workdir=str(tmp_path), global_batch_size=8, max_steps=9)
+    Trainer(task, config, jax.devices()[:1]).train(training(arrays))
+    told = [each for each in caplog.messages if "the task has no Target" in each]
+    assert len(told) == (target is None)
+    if told:
+        assert (
+            "of the labels 'label' of a batch are -1, which means that they are missing" in told[0]
+        )
+
+
 class Repeats:
     """Around an input: not one that can be mapped, though it passes everything on."""
 
