@@ -56,8 +56,8 @@ class Program:
         self.states = dict[int, str]()
 
     def batches(self, position: int, /) -> "ProgramBatches":
-        """The batches after that many, which are read and dropped first, unless the program's
-        iterator can go there.
+        """The batches after that many, which are read and dropped first: all of them, or the last
+        one if the program's iterator can go there.
 
         FingerprintError if these are not the ones before a position that was restored, or those of
         the last pass; InputError for a number that does not fit 32 bits; EvaluationError for
@@ -70,13 +70,13 @@ class Program:
 
     def state(self, position: int, /) -> dict[str, Any]:
         """The position; if the newest pass has been there, with the checksums of all batches before
-        it, and of those with the next one, and the state of its iterator."""
+        it, and of those without the last one, and the state of the iterator before that."""
         named = {name: getattr(self.info, name) for name in _NAMED}
-        crcs = [self.crcs.get(at) for at in (position, position + 1)]
+        before = max(position - 1, 0)
         return named | {
             "batches": position,
-            "crc32c": crcs,
-            "iterator": json.loads(self.states.get(position, "null")),
+            "crc32c": [self.crcs.get(at) for at in (before, position)],
+            "iterator": json.loads(self.states.get(before, "null")),
         }
 
     def restore(self, state: Mapping[str, Any], /) -> int:
@@ -102,9 +102,10 @@ class Program:
         self.crcs = {}
         self.states = {}
         if alike or self.info.program == "complete":  # whose hosts have the same
-            crcs = enumerate(state.get("crc32c", ()), batches)
+            before = max(batches - 1, 0)
+            crcs = zip((before, batches), state.get("crc32c", ()), strict=False)
             self.crcs = {at: crc for at, crc in crcs if crc is not None}
-            self.states = {batches: json.dumps(state.get("iterator"))}
+            self.states = {before: json.dumps(state.get("iterator"))}
         return batches
 
     def agree_on(self, counts: Sequence[int]) -> None:
@@ -120,19 +121,22 @@ class ProgramBatches(Iterator[Batch]):
     the complete program, the checksum of all batches so far."""
 
     def __init__(self, source: Program, position: int) -> None:
+        before = max(position - 1, 0)  # the last batch is read again, and compared
         # the first pass, and any other from the beginning, may have another order
-        checked = (position, position + 1) if position else ()
+        checked = (before, position) if position else ()
         self._expected = {at: source.crcs[at] for at in checked if at in source.crcs}
         self._source = source
         self._position = position
         self._closed = False
-        state = json.loads(source.states.get(position, "null"))
+        saved = source.states.get(before, "null")
+        state = json.loads(saved)
         state = state.encode("latin-1") if isinstance(state, str) else state
-        self._iterator, self._at = source.run(position, state, source.info.steps_per_epoch)
+        self._iterator, self._at = source.run(before, state, source.info.steps_per_epoch)
         self._begun = self._at
         self._crc = source.crcs.get(self._at, 0) if self._at else 0
-        self._crcs = source.crcs = {self._at: self._crc}
-        self._states = source.states = dict[int, str]()
+        # of a position that is saved again before a batch was read, too
+        self._crcs = source.crcs = self._expected | {self._at: self._crc}
+        self._states = source.states = {before: saved}
 
     @property
     def skipped(self) -> int:
@@ -154,13 +158,14 @@ class ProgramBatches(Iterator[Batch]):
         began = time.monotonic()
         name = self._source.info.fingerprint
         left = self._position - self._at
-        log.info("%s runs from its beginning, to resume after %d batches", name, left)
+        tell = log.info if left > 1 else log.debug
+        tell("%s runs from its beginning, to resume after %d batches", name, left)
         while self._at < self._position and not self._closed:
             try:
                 self._read()
             except StopIteration:
                 raise self._changed(f"has only {self._at} batches", self._position) from None
-        log.info("it dropped %d batches in %.1f s", self.skipped, time.monotonic() - began)
+        tell("it dropped %d batches in %.1f s", self.skipped, time.monotonic() - began)
 
     def _read(self) -> Mapping[str, Any]:
         batch = next(self._iterator)

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -32,8 +33,8 @@ def example(number: Any) -> dict[str, Any]:
     return {"x": np.int64(number), "nested": {"pixels": np.full(3, number, np.uint8)}}
 
 
-def places(count: int = RECORDS, seed: int | None = None) -> grain.MapDataset:
-    dataset = grain.MapDataset.range(count)
+def places(count: int | None = None, seed: int | None = None) -> grain.MapDataset:
+    dataset = grain.MapDataset.range(RECORDS if count is None else count)
     return (dataset if seed is None else dataset.shuffle(seed=seed)).map(example)
 
 
@@ -41,9 +42,10 @@ def of_host(dataset: Any, hosts: Hosts) -> Any:
     return dataset[hosts.index :: hosts.count]
 
 
-def tensors(count: int = RECORDS) -> tf.data.Dataset:
+def tensors() -> tf.data.Dataset:
+    numbers = np.arange(RECORDS)
     return tf.data.Dataset.from_tensor_slices(
-        {"x": np.arange(count), "nested": {"pixels": np.repeat(np.arange(count), 3).reshape(-1, 3)}}
+        {"x": numbers, "nested": {"pixels": np.repeat(numbers, 3).reshape(-1, 3)}}
     ).map(lambda e: {"x": e["x"], "nested": {"pixels": tf.cast(e["nested"]["pixels"], tf.uint8)}})
 
 
@@ -224,13 +226,27 @@ def test_a_run_resumes_at_the_very_next_batch(kind, position):
     again.close()
 
 
-def test_another_order_is_noticed_at_the_first_batch_of_a_resume(kind):
-    program = kind.training(ONE_HOST, 1)
-    list(itertools.islice(program.batches(0), 12))
-    other = kind.training(ONE_HOST, 2)
-    noticed = r"the first 1[01] batches of a .* program, which|Grain does not take the saved state: Sampler"
-    with pytest.raises(FingerprintError, match=noticed):
-        next(other.batches(other.restore(saved(program, 10))))
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("change", ["another seed", "fewer records"])
+def test_another_program_is_noticed_at_the_first_batch_of_a_resume(
+    kind, change, count, monkeypatch
+):
+    hosts = [Hosts(host, count) for host in range(count)]
+    trained = [kind.training(host, 1) for host in hosts]
+    for program in trained:  # no further than to the checkpoint
+        list(itertools.islice(program.batches(0), 10))
+    states = {"hosts": [saved(program, 10) for program in trained]}
+    resumed = [kind.training(host, 1) for host in hosts]
+    for program in resumed:  # preempted before it has read a batch
+        program.batches(program.restore(states))
+    assert [saved(program, 10) for program in resumed] == states["hosts"]
+    if change == "fewer records":
+        monkeypatch.setattr(sys.modules[__name__], "RECORDS", 45)
+    noticed = r"the first (9|10) batches of a .* program, which|Grain does not take the saved state: Sampler"
+    for host in hosts:
+        other = kind.training(host, 2 if change == "another seed" else 1)
+        with pytest.raises(FingerprintError, match=noticed):
+            next(other.batches(other.restore(states)))
 
 
 def test_hosts_resume_each_at_its_own_position_and_only_shared_examples_on_other_numbers(kind):
