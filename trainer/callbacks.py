@@ -19,7 +19,7 @@ from trainer.reports.workdir import eval_directory
 from trainer.reports.writer import Reports
 from trainer.results import EvalResult, ExportResult
 from trainer.serving.publishing import ExportOptions
-from trainer.task import TrainState
+from trainer.task import Better, TrainState
 
 __all__ = [
     "Callback",
@@ -35,11 +35,12 @@ __all__ = [
 
 Stop = Callable[[str], None]
 Export = Callable[..., ExportResult | None]
-"""export(path, input_fn, *, better=None, metric="loss", ...) exports the model that was just
+"""export(path, input_fn, *, metric=None, better=None, ...) exports the model that was just
 evaluated, as Trainer.export does, with its other options. Every host has to call it.
 
-better: only if this metric of the evaluation is smaller ("min") or larger ("max") than in the
-newest export in `path`, or if that has no such metric; otherwise it returns None."""
+metric: only if this metric of the evaluation is better than in the newest export in `path`, or if
+that has no such metric; otherwise it returns None. better: "max" or "min", for a metric that does
+not say so itself."""
 
 
 @dataclass(frozen=True)
@@ -133,11 +134,12 @@ final: after the last one of a run."""
 class Exporter(Callback):
     """Exports what was evaluated to `path`, as Trainer.export does.
 
-    input_fn: see Trainer.export. metric, better: what best means: the largest ("max") or smallest
-    ("min") value. A restarted run compares with the newest export, which knows its own. keep: how
-    many exports to keep; None: all. name: of the evaluations; default: those without a name.
-    options: model, keys, labels, tolerance, platforms and assets_extra of Trainer.export. An export
-    that fails ends the training, whose checkpoint was saved before."""
+    input_fn: see Trainer.export. metric, better: what best means; better is the largest ("max") or
+    the smallest ("min") value, of a metric that does not say so itself. A restarted run compares
+    with the newest export, which knows its own. keep: how many exports to keep; None: all. name: of
+    the evaluations; default: those without a name. options: model, keys, labels, tolerance,
+    platforms and assets_extra of Trainer.export. An export that fails ends the training, whose
+    checkpoint was saved before."""
 
     def __init__(
         self,
@@ -146,13 +148,13 @@ class Exporter(Callback):
         *,
         when: When = "latest",
         metric: str = "loss",
-        better: Literal["min", "max"] = "min",
+        better: Better | None = None,
         keep: int | None = 5,
         name: str | None = None,
         **options: Any,
     ) -> None:
         check_choice("when", when, get_args(When))
-        check_choice("better", better, ("min", "max"))
+        check_choice("better", better, ("min", "max", None))
         # a mistake should not wait for the first evaluation
         ExportOptions(path, keep=keep, **options)
         self._path = path

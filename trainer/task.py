@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ContextDecorator
 from dataclasses import dataclass, field, replace
 from inspect import signature
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, cast, get_args
 
 import jax
 import jax.numpy as jnp
@@ -113,6 +113,8 @@ Partition = Callable[[str, tuple[int, ...]], PartitionSpec]
 """(path of a parameter, its shape) -> how to split it over the mesh: see Task."""
 Augment = Callable[[Batch], Batch]
 """Changes the batches of training: see Task."""
+Better = Literal["max", "min"]
+"""Whether the largest or the smallest value of a metric is the best."""
 Computed = float | np.ndarray | Mapping[str, float | np.ndarray]
 """The value of a Metric, or several by name."""
 
@@ -122,7 +124,12 @@ class Metric(ABC):
     batch adds.
 
     The state stays on the devices until the epoch ends, so it may be large; it is used in
-    evaluation only."""
+    evaluation only.
+
+    better: whether "max" or "min" is the best value; of several, by their keys, without arrays.
+    None: keep_best_mode has to say it."""
+
+    better: ClassVar[Better | Mapping[str, Better] | None] = None
 
     @abstractmethod
     def from_batch(self, outputs: Any, batch: Batch, mask: Array) -> Any:
@@ -201,24 +208,24 @@ class Task:
     mean in training and evaluation; or a Metric, in evaluation only. Both find the losses [b] in
     batch["_losses"]. trainer.metrics has the usual ones. Either may have a method outside(outputs,
     batch) -> bool [b], rows whose label is outside of its classes, and a str, the allowed labels:
-    such a row ends the run with an error. partition(name, shape) -> the mesh axes ("data", "fsdp",
-    "model") over which to split each dimension of the parameter with that path ("dense/kernel"),
-    its average and its optimizer statistics. Default: none. Large parameters that do not name fsdp
-    are split over it as well; TrainerConfig.partition overrides both. The mesh is in context when
-    the functions are traced, so a model may constrain its activations:
-    jax.lax.with_sharding_constraint(x, PartitionSpec(("data", "fsdp"))). predict_fn(variables,
-    batch) -> name -> an array [b, ...], or a tree of them, one row per record. Padding rows are all
-    zero, and their results are left out. None: the task cannot predict. augment(batch) -> the batch
-    that loss_fn sees, in training only: trainer.augment has the usual functions. Its padding rows
-    are all zero; the reserved keys keep their values, whatever it returns for them. precision: in
-    which these functions compute, for comparison with TrainerConfig.precision. flops:
-    floating-point operations of one training step on a global batch, for the speed. None: those of
-    the products of matrices and the convolutions in the step, which count twice if they are
-    computed twice (rematerialized). independent_rows: whether the loss of a row depends on no other
-    row, and loss_fn draws no random numbers and leaves `extra` as it is, in training, and
-    constrains nothing over data. Then devices exchange gradients once per update, however many
-    microbatches it has. module(variables) -> the model as an object of its library; nnx_task makes
-    an nnx.Module. None: there is none."""
+    such a row ends the run with an error. Either may have `better`: see Metric. partition(name,
+    shape) -> the mesh axes ("data", "fsdp", "model") over which to split each dimension of the
+    parameter with that path ("dense/kernel"), its average and its optimizer statistics. Default:
+    none. Large parameters that do not name fsdp are split over it as well; TrainerConfig.partition
+    overrides both. The mesh is in context when the functions are traced, so a model may constrain
+    its activations: jax.lax.with_sharding_constraint(x, PartitionSpec(("data", "fsdp"))).
+    predict_fn(variables, batch) -> name -> an array [b, ...], or a tree of them, one row per
+    record. Padding rows are all zero, and their results are left out. None: the task cannot
+    predict. augment(batch) -> the batch that loss_fn sees, in training only: trainer.augment has
+    the usual functions. Its padding rows are all zero; the reserved keys keep their values,
+    whatever it returns for them. precision: in which these functions compute, for comparison with
+    TrainerConfig.precision. flops: floating-point operations of one training step on a global
+    batch, for the speed. None: those of the products of matrices and the convolutions in the step,
+    which count twice if they are computed twice (rematerialized). independent_rows: whether the
+    loss of a row depends on no other row, and loss_fn draws no random numbers and leaves `extra` as
+    it is, in training, and constrains nothing over data. Then devices exchange gradients once per
+    update, however many microbatches it has. module(variables) -> the model as an object of its
+    library; nnx_task makes an nnx.Module. None: there is none."""
 
     init: Callable[[Array, Any], Variables]
     loss_fn: LossFn
@@ -266,6 +273,44 @@ class Task:
             name: getattr(self, name) for name in ("init", "loss_fn", "predict_fn", "augment")
         }
         return replace(self, **{name: context()(each) for name, each in functions.items() if each})
+
+
+def better_of(
+    metrics: Metrics,
+    name: str,
+    given: str | None,
+    options: tuple[str, str] = ("keep_best", "keep_best_mode"),
+) -> Better:
+    """Which values of the metric `name` are the best. given: what the user says of it. options:
+    what both are called.
+
+    Raises OptionError unless evaluations report such a number, and it is known which are the
+    best."""
+    known: dict[str, Any] = {"loss": "min"}
+    for each, metric in metrics.items():
+        better = getattr(metric, "better", None)
+        if isinstance(better, Mapping):
+            known |= {f"{each}/{key}": better[key] for key in better}
+        elif better is None and isinstance(metric, Metric) and name.startswith(f"{each}/"):
+            known[name] = None  # perhaps one of its values
+        else:
+            known[each] = better
+    if name not in known:
+        raise OptionError(
+            f"{options[0]}={name!r} is not a number that an evaluation "
+            f"reports.{did_you_mean(name, known)}"
+        )
+    if known[name] and given not in (None, known[name]):
+        raise OptionError(
+            f"{options[1]}={given!r}, but that of {name!r} is {known[name]!r}. Leave it out."
+        )
+    better = cast(Better, known[name] or given)
+    if better not in get_args(Better):
+        raise OptionError(
+            f"{options[0]}={name!r} needs {options[1]}, 'max' or 'min': which values are the best "
+            "is not known."
+        )
+    return better
 
 
 def chosen(predictions: Mapping[str, Any], keys: Sequence[str] | None) -> dict[str, Any]:

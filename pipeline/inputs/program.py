@@ -164,7 +164,7 @@ class ProgramBatches(Iterator[Batch]):
             try:
                 self._read()
             except StopIteration:
-                raise self._changed(f"has only {self._at} batches", self._position) from None
+                raise self._changed(f"has only {self._at} batches") from None
         tell("it dropped %d batches in %.1f s", self.skipped, time.monotonic() - began)
 
     def _read(self) -> Mapping[str, Any]:
@@ -179,17 +179,17 @@ class ProgramBatches(Iterator[Batch]):
         for kept in (self._crcs, self._states):
             kept.pop(self._at - NEWEST, None)
         if self._expected.get(self._at, self._crc) != self._crc:
-            raise self._changed("delivers others", self._at)
+            raise self._changed("delivers others")
         return batch
 
-    def _changed(self, what: str, batches: int) -> FingerprintError:
+    def _changed(self, what: str) -> FingerprintError:
         name = self._source.info.fingerprint
         return FingerprintError(
-            f"the run was trained on the first {batches} batches of {name}, which now {what}, so "
-            "it cannot resume. Give it the data and transformations that it had, and a seed "
-            "wherever it draws. In tf.data, list files with shuffle=False, keep interleave and map "
-            "deterministic, and make the dataset anew in an input_fn. Or start over in another "
-            "work directory."
+            f"the run was trained on the first {self._position} batches of {name}, which now "
+            f"{what}, so it cannot resume. Give it the data and transformations that it had, and a"
+            " seed wherever it draws. In tf.data, list files with shuffle=False, keep interleave "
+            "and map deterministic, and make the dataset anew in an input_fn. Or start over in "
+            "another work directory."
         )
 
     def close(self) -> None:

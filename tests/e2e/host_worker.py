@@ -149,7 +149,7 @@ def same_truth(order):
             inputs = Recorded(order.data_dir)
             latest = Exporter(layout["exports"], inputs)
             # not better than the latest
-            worse = Exporter(layout["exports"], inputs, when="best", better="max")
+            worse = Exporter(layout["exports"], inputs, when="best")
             task = replace(dense_task(), predict_fn=class_scores)
             Trainer(task, config, devices, callbacks=[latest, worse]).evaluate(inputs)
             report["exported"] = sorted(export.name for export in Path(layout["exports"]).iterdir())

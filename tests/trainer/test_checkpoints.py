@@ -35,7 +35,8 @@ def filled(workdir):
         (),
         jnp.ones(3, jnp.bfloat16),
     )
-    config = TrainerConfig(workdir=workdir, global_batch_size=32, keep_best="accuracy", seed=7)
+    sizes = {"global_batch_size": 32, "seed": 7}
+    config = TrainerConfig(workdir=workdir, keep_best="accuracy", keep_best_mode="max", **sizes)
     with CheckpointManager(config) as checkpoints:
         for step, accuracy in ((10, 0.75), (20, 0.5)):
             checkpoints.save(Saved(step, state, {}, config.to_json()))

@@ -135,7 +135,7 @@ def read_report(workdir: str) -> dict[str, Any]:
         if start is None or start.input is None
         else len(history.bad_records(start.input.get("fingerprint", ""))),
         "checkpoint_steps": saved,
-        "best_step": best_step(measured, saved, best_metric, settings.get("keep_best_mode", "max")),
+        "best_step": best_step(measured, saved, best_metric, settings.get("keep_best_mode")),
         "best_metric": best_metric or None,
     }
 

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import numpy as np
 
-from pipeline.checks import check_choice, did_you_mean
+from pipeline.checks import did_you_mean
 from pipeline.errors import ExportError, InputError, OptionError
 from pipeline.logs import logger
 from pipeline.sizes import counted
@@ -30,7 +30,7 @@ from trainer.results import EvalResult, ExportResult
 from trainer.serving.publishing import DESCRIPTION, EXTRA, ExportOptions, ExportOrigin, Exports
 from trainer.step.state import model_of, with_model
 from trainer.step.steps import NOT_FINITE, EvalState, eval_step, no_tallies
-from trainer.task import TrainState, Variables
+from trainer.task import Better, TrainState, Variables, better_of
 
 log = logger("trainer")
 
@@ -183,8 +183,8 @@ class Evaluation:
         path: str,
         input_fn: InputFn,
         *,
-        better: Literal["min", "max"] | None = None,
-        metric: str = "loss",
+        metric: str | None = None,
+        better: Better | None = None,
         **options: Any,
     ) -> ExportResult | None:
         """See Export."""
@@ -194,7 +194,7 @@ class Evaluation:
         if job.config.fast_dev_run:
             log.info("fast_dev_run: nothing is exported to %s", path)
             return None
-        if better is not None and not self._is_better(result.metrics, path, metric, better):
+        if metric is not None and not self._is_better(result.metrics, path, metric, better):
             return None
         opened = session.open("predict", input_fn)
         origin = ExportOrigin(result.step, job.config.workdir, result.metrics)
@@ -209,10 +209,10 @@ class Evaluation:
         self.state = state
 
     def _is_better(
-        self, metrics: Mapping[str, float], path: str, metric: str, better: Literal["min", "max"]
+        self, metrics: Mapping[str, float], path: str, metric: str, better: Better | None
     ) -> bool:
         """Host 0 decides for all."""
-        check_choice("better", better, ("min", "max"))
+        best = better_of(self._job.task.metrics, metric, better, ("metric", "better"))
         if metric not in metrics:
             raise OptionError(
                 f"metric={metric!r} is not a metric of the "
@@ -222,7 +222,7 @@ class Evaluation:
         def improved() -> bool:
             before = measured(path, metric)
             value = metrics[metric]
-            above = value < before if better == "min" else value > before
+            above = value < before if best == "min" else value > before
             return bool(math.isfinite(value) and (math.isnan(before) or above))
 
         return self.session.exchange.from_host_0("better", improved)

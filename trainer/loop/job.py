@@ -3,12 +3,11 @@ their inputs."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import jax
 
-from pipeline.checks import did_you_mean
 from pipeline.description import Describe, Description, unproven_classes
 from pipeline.errors import InfeedError, InputError, OptionError
 from pipeline.hosts import Hosts
@@ -32,7 +31,7 @@ from trainer.mesh.batch_spec import batch_struct, named_leaves
 from trainer.mesh.placement import Placement
 from trainer.reports.segments import Command
 from trainer.step.state import abstract_state, init_state
-from trainer.task import Step, Task, TrainState, check_called, kind_of
+from trainer.task import Step, Task, TrainState, better_of, check_called, kind_of
 
 log = logger("trainer")
 
@@ -90,22 +89,16 @@ class Job:
     def __post_init__(self) -> None:
         """Raises OptionError for what is not a Task, for an optimizer that is not optax's, for
         another precision than the task's, for a batch_axis with an augmentation, and for a
-        keep_best that no evaluation can have: the first one may be hours away."""
+        keep_best that no evaluation can have: the first one may be hours away. The config, as it
+        is saved, gets the keep_best_mode of its metric."""
         _check_task(self.task)
         if self.task.augment is not None:
             self.check_rows_first(
                 "Task.augment", "Augment in loss_fn, which has the step's random key."
             )
-        keep_best = self.config.keep_best
-        names = ["loss", *self.task.metrics]
-        # A Metric may report several values: "per_class/cat".
-        if keep_best is not None and not f"{keep_best}/".startswith(
-            tuple(f"{name}/" for name in names)
-        ):
-            raise OptionError(
-                f"keep_best={keep_best!r} is not a metric of the "
-                f"task.{did_you_mean(keep_best, names)}"
-            )
+        if (metric := self.config.keep_best) is not None:
+            better = better_of(self.task.metrics, metric, self.config.keep_best_mode)
+            object.__setattr__(self, "config", replace(self.config, keep_best_mode=better))
         if self.task.precision != self.config.precision:
             raise OptionError(
                 f"precision={self.config.precision!r}, but the task computes in "

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -55,6 +55,7 @@ class PrecisionRecall(_Binary, Metric):
     None: the outputs themselves."""
 
     threshold: float = 0.5
+    better = dict.fromkeys(("precision", "recall", "f1"), "max")
 
     def from_batch(self, outputs: Any, batch: Batch, mask: Array) -> Any:
         """Counts, int32 []: yes, predicted, right, unscored."""
@@ -96,6 +97,7 @@ class AUC(_Binary, Metric):
     bins: int = 16_384
     low: float = 0.0
     high: float = 1.0
+    better: ClassVar = {"roc": "max", "average_precision": "max", "roc_error": "min"}
 
     def __post_init__(self) -> None:
         check_positive_int("bins", self.bins)

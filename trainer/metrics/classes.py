@@ -1,7 +1,7 @@
 """Metrics of models that choose one of several classes."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -43,6 +43,7 @@ class TopK(_OfLogits):
     k: int
     labels: FromBatch
     logits: FromOutputs = None
+    better = "max"
 
     def __post_init__(self) -> None:
         check_positive_int("k", self.k)
@@ -67,6 +68,7 @@ class Accuracy(_OfLogits):
 
     labels: FromBatch
     logits: FromOutputs = None
+    better = "max"
 
     def __call__(self, outputs: Any, batch: Batch) -> Array:
         """bool [b]."""
@@ -84,6 +86,7 @@ class ConfusionMatrix(_OfLogits, Metric):
 
     labels: FromBatch
     logits: FromOutputs = None
+    better: ClassVar = {}
 
     def from_batch(self, outputs: Any, batch: Batch, mask: Array) -> Any:
         """counts int32 [classes, classes]."""
@@ -108,6 +111,7 @@ class PerClass(_OfLogits, Metric):
 
     labels: FromBatch
     logits: FromOutputs = None
+    better = dict.fromkeys(("macro_recall", "macro_precision", "macro_f1"), "max")
 
     def from_batch(self, outputs: Any, batch: Batch, mask: Array) -> Any:
         """support, predicted, right int32 [classes]."""

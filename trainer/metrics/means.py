@@ -8,7 +8,7 @@ bits."""
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -107,6 +107,7 @@ class Perplexity(Metric):
 
     weights: FromBatch | None = None
     losses: FromBatch = LOSSES
+    better = "min"
 
     def from_batch(self, outputs: Any, batch: Batch, mask: Array) -> Any:
         """sum and weight, float32 [2]: see float_sum."""
@@ -150,6 +151,12 @@ class Regression(Metric):
 
     targets: FromBatch
     predictions: FromOutputs = None
+    better: ClassVar = {
+        "mean_absolute_error": "min",
+        "rmse": "min",
+        "r2": "max",
+        "correlation": "max",
+    }
 
     def from_batch(self, outputs: Any, batch: Batch, mask: Array) -> Any:
         """The number of records, and sums of pairs: see integer_sum and pair_sum."""

@@ -48,6 +48,7 @@ class BitsPerByte(Metric):
     nats: FromOutputs = None
     num_bytes: FromBatch = "num_bytes"
     total: str | None = "num_bytes"
+    better = "min"
 
     def from_batch(self, outputs: Any, batch: Batch, mask: Array) -> Any:
         """nats and bytes, float32 [2]: see float_sum and integer_sum."""
@@ -82,6 +83,7 @@ class TokenAccuracy(Metric):
     counts: FromBatch
     logits: FromOutputs = None
     total: str | None = "num_tokens"
+    better = "max"
 
     def from_batch(self, outputs: Any, batch: Batch, mask: Array) -> Any:
         """right and tokens, float32 [2]: see integer_sum."""

@@ -10,7 +10,11 @@ import pytest
 from pipeline.errors import CheckpointError, OptionError
 from trainer.checkpointing.listing import Evaluations, KeepPolicy, best_step
 from trainer.checkpointing.manager import CheckpointManager
-from trainer.task import Task, Variables
+from trainer.loop.job import Job
+from trainer.mesh.placement import Placement
+from trainer.metrics.classes import Accuracy, ConfusionMatrix
+from trainer.metrics.means import Regression
+from trainer.task import Metric, Task, Variables
 from trainer.trainer import Trainer
 
 
@@ -44,7 +48,7 @@ def test_the_best_is_the_earliest_with_the_extreme_value_of_those_that_are_there
 
 
 def test_the_best_checkpoint_stays_over_a_restart_until_a_better_one_comes(config, save):
-    settings = config(keep_max=1, keep_best="accuracy", keep_every_steps=50)
+    settings = config(keep_max=1, keep_best="accuracy", keep_best_mode="max", keep_every_steps=50)
     accuracies = {10: 0.5, 20: 0.9, 30: 0.7, 40: 0.8, 50: 0.1, 60: 0.95, 70: 0.2}
     there = []
     for step, accuracy in accuracies.items():
@@ -73,14 +77,55 @@ def test_the_smallest_is_the_best_where_that_is_asked_for_and_nan_never_is(confi
     assert checkpoints.metrics(1) == {}
 
 
-def test_a_metric_that_no_evaluation_can_have_is_named_before_anything_runs(config):
-    metrics = {name: lambda *_: None for name in ("accuracy", "per/class")}
-    task = Task(lambda rng, spec: Variables({}), lambda *_: None, optax.sgd(0.1), metrics)
-    with pytest.raises(OptionError, match="keep_best='acuracy'"):
-        Trainer(task, config(keep_best="acuracy"))
-    # a Metric may report several values
-    for reported in ("loss", "accuracy/cat", "per/class", "per/class/cat"):
-        Trainer(task, config(keep_best=reported))
+class Own(Metric):
+    """Of which nobody knows what it reports."""
+
+    def from_batch(self, outputs, batch, mask):
+        return ()
+
+    def compute(self, state):
+        return {"cat": 1.0}
+
+
+OF_KINDS = {
+    "accuracy": Accuracy("label"),
+    "regression": Regression("label"),
+    "confusion": ConfusionMatrix("label"),
+    "per/class": lambda *_: None,
+    "own": Own(),
+}
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode", "expected"),
+    [
+        ("loss", None, "min"),
+        ("loss", "min", "min"),
+        ("loss", "max", "keep_best_mode='max', but that of 'loss' is 'min'. Leave it out"),
+        ("accuracy", None, "max"),
+        ("regression/r2", None, "max"),
+        ("regression/rmse", None, "min"),
+        ("regression", None, "'regression' is not a number .* Known: .* regression/r2, regr"),
+        ("confusion", None, "keep_best='confusion' is not a number that an evaluation reports"),
+        ("acuracy", None, "keep_best='acuracy' is not .* Did you mean 'accuracy'"),
+        ("accuracy/cat", "max", "keep_best='accuracy/cat' is not"),
+        ("per/class", None, "keep_best='per/class' needs keep_best_mode, 'max' or 'min': which"),
+        ("per/class", "lower", "needs keep_best_mode, 'max' or 'min'"),
+        ("per/class", "max", "max"),
+        ("own", "min", "min"),
+        ("own/cat", "min", "min"),
+    ],
+)
+def test_the_metric_knows_what_is_best_or_the_user_says_it_before_anything_runs(
+    config, metric, mode, expected
+):
+    task = Task(lambda rng, spec: Variables({}), lambda *_: None, optax.sgd(0.1), OF_KINDS)
+    settings = config(keep_best=metric, keep_best_mode=mode)
+    if expected in ("min", "max"):
+        assert Job(task, settings, Placement.of()).config.keep_best_mode == expected
+    else:
+        with pytest.raises(OptionError, match=expected):
+            Trainer(task, settings)
 
 
 def test_a_metric_that_the_evaluation_does_not_have_is_named(config):
@@ -124,7 +169,7 @@ def test_a_damaged_file_of_evaluations_is_named_and_may_go(config, tmp_path):
 @pytest.fixture
 def settings(config, save):
     """Of a run that has the checkpoints 10, 20, 30."""
-    settings = config(keep_max=9, keep_best="accuracy")
+    settings = config(keep_max=9, keep_best="accuracy", keep_best_mode="max")
     save(settings, 10, 20, 30)
     return settings
 

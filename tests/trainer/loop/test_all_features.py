@@ -80,6 +80,7 @@ def make_trainer(first_values, config):
             accumulate=2,
             ema_decay=0.9,
             keep_best="accuracy",
+            keep_best_mode="max",
             precision=precision,
             on_nan="skip",
         )

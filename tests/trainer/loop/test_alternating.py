@@ -120,7 +120,7 @@ def test_several_inputs_are_evaluated_under_their_names(dense_task, vectors, mak
         name: {key: array[rows] for key, array in vectors.items()} for name, rows in PARTS.items()
     }
     inputs = {name: partial(make_input, part) for name, part in parts.items()}
-    trainer = Trainer(dense_task, config(keep_best="accuracy"))
+    trainer = Trainer(dense_task, config(keep_best="accuracy", keep_best_mode="max"))
     result = trainer.train_and_evaluate(
         partial(make_input, vectors), inputs, max_steps=4, eval_every_steps=2
     )

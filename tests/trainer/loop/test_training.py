@@ -184,7 +184,7 @@ def test_the_model_of_a_run_in_python_is_loaded_with_its_task(dense_task, vector
         dense_task,
         predict_fn=lambda variables, batch: {"logits": batch["x"] @ variables.params["a"]},
     )
-    trainer = Trainer(task, config(ema_decay=0.9, keep_best="loss", keep_best_mode="min"))
+    trainer = Trainer(task, config(ema_decay=0.9, keep_best="loss"))
     trainer.train_and_evaluate(train_dataset(vectors), eval_dataset(vectors), max_steps=4)
     predicted = [row["logits"] for row in trainer.predict(eval_dataset(vectors))]
     model = load(trainer.config.workdir, "best", task=task)

@@ -213,6 +213,10 @@ def test_a_metric_has_the_number_that_scikit_learn_has(whole, name):
         else {name: expected}
     )
     assert mine.keys() == wanted.keys()
+    better = getattr(METRICS[name][0], "better", None)
+    if isinstance(better, dict):  # as keep_best knows its numbers
+        numbers = {key for key in mine if key in result.metrics}
+        assert {f"{name}/{key}" for key in better} == numbers
     for key, value in wanted.items():
         np.testing.assert_allclose(mine[key], value, rtol=1e-14, err_msg=key)
 

@@ -27,8 +27,9 @@ def train(dense_task, vector_input, config):
         return {"scores": scores, "by_rows": scores + batch["x"].shape[0]}
 
     def run(max_steps, callbacks=(), name="run"):
+        metrics = {**dense_task.metrics, "cost": lambda outputs, batch: batch["_losses"]}
         trainer = Trainer(
-            replace(dense_task, predict_fn=predict),
+            replace(dense_task, predict_fn=predict, metrics=metrics),
             config(name, iterations_per_loop=2),
             callbacks=callbacks,
         )
@@ -91,9 +92,8 @@ def test_best_exports_only_what_is_better_than_the_newest_export_also_after_a_re
     losses = [each.metrics["loss"] for each in train(4, [best]).evaluations]
     assert losses[1] < losses[0]
     assert steps_of("best", tmp_path) == [2, 4]
-    worse = Exporter(
-        str(tmp_path / "best"), vector_input, when="best", better="max", keys=["scores"]
-    )
+    others = {"when": "best", "metric": "cost", "keys": ["scores"]}
+    worse = Exporter(str(tmp_path / "best"), vector_input, better="max", **others)
     losses = [losses[1], *(each.metrics["loss"] for each in train(6, [worse]).evaluations)]
     assert losses[-1] < losses[0]
     assert steps_of("best", tmp_path) == [2, 4]
@@ -138,14 +138,16 @@ def test_wrong_options_are_one_error(train, vector_input, tmp_path):
         Exporter("there", vector_input, assets_extra={"vocab.txt": "missing"})
     with pytest.raises(OptionError, match="when='newest' is not one of best, latest, final"):
         Exporter("there", vector_input, when="newest")
-    with pytest.raises(OptionError, match="better='lower' is not one of min, max"):
+    with pytest.raises(OptionError, match="better='lower' is not one of min, max, None"):
         Exporter("there", vector_input, when="best", better="lower")
     with pytest.raises(OptionError, match="keep=0 must be"):
         Exporter("there", vector_input, keep=0)
-    with pytest.raises(
-        OptionError, match="metric='los' is not a metric of the evaluation. Did you mean 'loss'"
-    ):
+    with pytest.raises(OptionError, match="metric='los' is not a number .* Did you mean 'loss'"):
         train(2, [Exporter(str(tmp_path / "best"), vector_input, when="best", metric="los")])
+    with pytest.raises(OptionError, match="better='max', but that of 'loss' is 'min'"):
+        train(4, [Exporter(str(tmp_path / "best"), vector_input, when="best", better="max")])
+    with pytest.raises(OptionError, match="metric='cost' needs better, 'max' or 'min'"):
+        train(6, [Exporter(str(tmp_path / "best"), vector_input, when="best", metric="cost")])
 
 
 @pytest.mark.slow
