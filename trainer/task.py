@@ -24,6 +24,7 @@ from trainer.config import PrecisionName
 __all__ = [
     "Augment",
     "Batch",
+    "Better",
     "Computed",
     "LossFn",
     "Metric",

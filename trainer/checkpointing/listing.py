@@ -182,7 +182,9 @@ class KeepPolicy:
         return [step in preserved or self.held(step) for step in steps]
 
 
-def best_step(measured: Metrics, steps: Collection[int], metric: str, mode: str) -> int | None:
+def best_step(
+    measured: Metrics, steps: Collection[int], metric: str, mode: str | None
+) -> int | None:
     """The one of these steps with the largest ("max") or smallest ("min") value, the earliest if
     equal.
 
