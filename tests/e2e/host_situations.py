@@ -13,6 +13,7 @@ import numpy as np
 from host_task import NumberedInput, class_scores, dense_task, settings
 
 from trainer.callbacks import Callback
+from trainer.checkpointing.owner import Ownership
 from trainer.checkpoints import get_variable_names, get_variable_value
 from trainer.trainer import Trainer
 
@@ -83,6 +84,8 @@ def situation(order):
         order, iterations_per_loop=order.k, checkpoint_every_steps=EVERY, log_every=10
     )
     config = replace(config, **(LIMITS | getattr(order, "limits", {})))
+    if fault.where == "checkpoint":
+        lose_arrays(fault, Path(config.workdir))
     trainer = Trainer(task, config, callbacks=[AtStep(fault)])
 
     def open_input(ctx):
@@ -98,6 +101,19 @@ def situation(order):
     yield "trained", [result.step, read]
     trainer.evaluate(open_input)
     yield "evaluated", True
+
+
+def lose_arrays(fault, workdir):
+    """Removes the arrays of each checkpoint just before it gets its name, as a disk may."""
+    fence = Ownership.fence
+
+    def losing(ownership):
+        fence(ownership)
+        for file in workdir.glob("checkpoints/*/state/d/*"):
+            file.unlink()
+            fault("checkpoint", STEPS)
+
+    Ownership.fence = losing
 
 
 def with_call(loss_fn, call):

@@ -42,6 +42,7 @@ class Row:
 
 FIRE = "OSError: the disk of this host is on fire"
 SHAPE = "a batch's image is uint8 [8, 4, 8]; expected uint8 [8, 8, 8]"
+LOST = "the first checkpoint cannot be read again, so this run could not resume: cannot read "
 STUCK = (
     f"no progress for {WORK:g} s: it is in on_loop_end of the callback AtStep (limit {WORK:g} s)"
 )
@@ -51,6 +52,7 @@ EXCEPTIONS = [
     Row("raises", "callback", host=0, count=4, said=FIRE),
     Row("raises", "between", host=0, said=FIRE),
     Row("reshapes", "input", host=0, said=SHAPE),
+    Row("loses", "checkpoint", host=0, said=LOST),
 ]
 DEATHS = [Row("SIGKILL", "callback", code=-9), Row("SIGKILL", "callback", host=0, code=-9)]
 HANGS = [

@@ -2,6 +2,7 @@
 file next to the arrays with its own checksum, and the values of an array."""
 
 import json
+import math
 import platform
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.commands.program import version_of
-from pipeline.errors import CheckpointError, StorageError
+from pipeline.errors import CheckpointError, InfeedError, StorageError
 from pipeline.shards.typed_json import JsonFile, read_sealed
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, join
@@ -136,6 +137,21 @@ def read_array(directory: str, name: str, listed: Mapping[str, Any]) -> np.ndarr
             f"{name} of {state} is damaged: it does not have the values that were saved."
         )
     return numbers
+
+
+def read_back(storage: Storage, directory: str, step: int) -> None:
+    """Reads the descriptions of a new checkpoint and its smallest array. Raises CheckpointError if
+    that fails."""
+    path = join(directory, str(step))
+    try:
+        arrays = read_contents(storage, directory, step)["arrays"]
+        check_tree(storage, join(path, STATE), arrays)
+        smallest = min(arrays, key=lambda name: math.prod(arrays[name]["shape"]))
+        read_array(path, smallest, arrays[smallest])
+    except InfeedError as error:
+        raise CheckpointError(
+            f"the first checkpoint cannot be read again, so this run could not resume: {error}"
+        ) from error
 
 
 def _read(state: str, name: str) -> np.ndarray:

@@ -32,7 +32,7 @@ from trainer.checkpointing.arrays import (
     list_arrays,
     mesh_of,
 )
-from trainer.checkpointing.contents import check_tree, read_contents, versions
+from trainer.checkpointing.contents import check_tree, read_back, read_contents, versions
 from trainer.checkpointing.kept_data import checksum
 from trainer.config import TrainerConfig
 from trainer.hosts.activity import Activity
@@ -171,12 +171,15 @@ class CheckpointManager:
     def settle(self, wait: bool = False) -> None:
         """Calls on_complete if the last save has become a complete checkpoint. wait: until it has.
 
-        Raises CheckpointError if it failed."""
+        Raises CheckpointError if it failed, and, on host 0, if the first one of the run cannot be
+        read again."""
         if self._unfinished is not None and (wait or not self.saving()):
             step = self._unfinished
             self._unfinished = None
             with self._writing():
                 self.manager.wait_until_finished()
+                if self.activity.saved is None and jax.process_index() == 0:
+                    read_back(self._storage, self.directory, step)
             self.activity.saved = step
             self.on_complete(step)
 

@@ -14,11 +14,13 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 from etils import epath
+from etils.epath.gpath import PosixGPath
 
-from pipeline.errors import CheckpointError, InfeedError
+from pipeline.errors import CheckpointError, InfeedError, OptionError
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, advice_for, join, write_file
 from trainer.checkpointing.listing import checkpoints_directory, kinds
@@ -39,9 +41,15 @@ TENSORSTORE_STALL = {
 
 
 def orbax_path(path: str) -> epath.Path:
-    """The path as Orbax expects it."""
+    """The path as Orbax expects it. Raises OptionError for one that Orbax takes for another."""
     if not is_remote(path):
-        return epath.Path(path).absolute()
+        place = LocalPath(path).absolute()
+        if wrong := re.search(r"\\|gs:/", str(place)):
+            raise OptionError(
+                f"{place} has {wrong[0]} in its name, with which Orbax would use another directory "
+                "for arrays. Choose another name."
+            )
+        return place
     bound_stalls()
     # There is no variable or Orbax option for the retries. An Orbax that keeps its contexts
     # elsewhere (a test would report it) still works; it retries for longer.
@@ -101,6 +109,14 @@ def remove_unfinished(workdir: str) -> None:
         elif kind == "unfinished":
             # fails while the directory is written to; the fence stops that writer
             shutil.rmtree(path, ignore_errors=True)
+
+
+@epath.register_path_cls
+class LocalPath(PosixGPath):
+    """A file or directory on a disk, which may have brackets in its name."""
+
+    def glob(self, pattern: str) -> Iterator["LocalPath"]:
+        return (self / path for path in Path(self).glob(pattern))
 
 
 @epath.register_path_cls

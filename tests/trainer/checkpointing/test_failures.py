@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 from fake_gcs.server import Stall, Status
 
-from pipeline.errors import NanError, OwnerError
+from pipeline.errors import CheckpointError, NanError, OwnerError
 from trainer.checkpointing.manager import CheckpointManager, Saved
 from trainer.checkpointing.orbax_paths import remove_unfinished
 from trainer.config import TrainerConfig
@@ -121,6 +121,23 @@ def test_a_save_that_fails_as_well_does_not_hide_what_ended_the_run(
         monkeypatch.setattr(checkpoints.manager, "wait_until_finished", fail)
         raise NanError("the first")
     assert f"cannot write to {tmp_path}/run/checkpoints: the disk is full" in caplog.text
+
+
+def test_a_run_whose_first_checkpoint_cannot_be_read_ends_there(config, state_at, tmp_path):
+    def lose():  # as a disk may, before the checkpoint gets its name
+        for file in tmp_path.glob("run/checkpoints/*/state/d/*"):
+            file.unlink()
+
+    complete = []
+    with CheckpointManager(config(), lose) as checkpoints:
+        checkpoints.on_complete = complete.append
+        checkpoints.save(Saved(1, state_at(1), {}, {}))
+        with pytest.raises(
+            CheckpointError,
+            match=r"the first checkpoint cannot be read again, so .*: cannot read step of .*run/checkpoints/1/state",
+        ):
+            checkpoints.settle(wait=True)
+    assert not complete
 
 
 SAVES_WITHOUT_ROOM = """
