@@ -21,7 +21,7 @@ import json, os, sys, time
 import jax.numpy as jnp
 from pipeline.storage import gcs_calls
 from pipeline.errors import InfeedError
-from trainer.checkpointing import orbax_paths
+from trainer.checkpointing import contents, orbax_paths
 from trainer.checkpointing.manager import CheckpointManager, Saved
 from trainer.config import TrainerConfig
 from trainer.hosts.exits import end
@@ -29,7 +29,7 @@ from trainer.task import TrainState
 from trainer.task import Variables
 
 gcs_calls.RETRY_SECONDS, gcs_calls.WAIT_SECONDS = 1.0, (0.05, 0.2)
-orbax_paths.TENSORSTORE_RETRIES = {"max_retries": 2, "initial_delay": "50ms", "max_delay": "200ms"}
+contents.TENSORSTORE_RETRIES = orbax_paths.TENSORSTORE_RETRIES = {"max_retries": 2, "initial_delay": "50ms", "max_delay": "200ms"}
 os.environ["TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS"] = "1"
 state = TrainState(jnp.int32(20), Variables({"w": jnp.arange(100.0)}), (), jnp.zeros(2, jnp.uint32))
 told, *workdirs = sys.argv[1:]
@@ -38,6 +38,7 @@ for workdir in workdirs:
     try:
         config = TrainerConfig(workdir=workdir, global_batch_size=1, work_seconds=2)
         with CheckpointManager(config) as checkpoints:
+            checkpoints.activity.saved = 0 if "unread" in workdir else None  # as in a run that resumed
             checkpoints.save(Saved(20, state, {}, {}))
         with CheckpointManager(config) as checkpoints:
             checkpoints.restore(20, state)
@@ -52,6 +53,10 @@ FAILURES = {  # what becomes of every such request -> what is said of it
     "GET .*unread/checkpoints/20/state/d/": (
         Stall(),
         "cannot read gs://failing/unread/checkpoints/20: ABORTED: ",
+    ),
+    "GET .*lost/checkpoints/20/state/d/": (
+        Stall(),
+        "the first checkpoint cannot be read again, so this run could not resume: cannot read step of gs://failing/lost/",
     ),
     "^P.*name=closed/checkpoints/20/": (
         Status(403),
@@ -80,7 +85,7 @@ def told(open_bucket, gcs_server, fork_server, tmp_path_factory):
             gcs_server.fail(pattern.replace("/", "(?:/|%2F)"), fault, times=None)
         workdirs = [
             f"{bucket}/{name}"
-            for name in ("works", "unread", "closed", "broken", "arrays", "stalled")
+            for name in ("works", "unread", "lost", "closed", "broken", "arrays", "stalled")
         ]
         directory, env = tmp_path_factory.mktemp("failing"), os.environ | {"PYTHONPATH": str(ROOT)}
         command = ["-c", SAVES, str(directory / "told"), *workdirs]

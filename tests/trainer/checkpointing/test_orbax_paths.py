@@ -1,17 +1,23 @@
 """Orbax in a bucket through our own storage: neither TensorFlow nor gcsfs is asked for, and its retries are bounded."""
 
 import pickle
+import re
 
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 from etils import epath
 from fake_gcs.server import Status
+from sweep import SWEEP
 
-from pipeline.errors import StorageError
+from pipeline.errors import OptionError, StorageError
 from pipeline.storage import gcs_calls
 from trainer.checkpointing import orbax_paths
 from trainer.checkpointing.orbax_paths import BucketPath, orbax_path
+from trainer.checkpointing.warm_start import WarmStart
+from trainer.checkpointing.warm_start_loading import open_weights
+from trainer.checkpoints import get_variable_value, latest_checkpoint
+from trainer.trainer import Trainer
 
 
 @pytest.fixture
@@ -32,8 +38,38 @@ def test_a_bucket_path_keeps_its_text_and_class(text):
     assert path.is_absolute()
 
 
-def test_a_local_path_is_an_ordinary_epath(tmp_path):
-    assert type(orbax_path(str(tmp_path))) is type(epath.Path(tmp_path))
+@pytest.mark.parametrize("name", ["a\\b", "gs:"])
+def test_a_directory_that_orbax_would_confuse_with_another_is_refused_before_it_exists(
+    name, dense_task, vector_input, config, tmp_path
+):
+    with pytest.raises(
+        OptionError, match=rf"{re.escape(name)}.* in its name, .*Choose another name"
+    ):
+        Trainer(dense_task, config(name)).train(vector_input, max_steps=1)
+    assert not [*tmp_path.iterdir()]
+
+
+# Orbax has patterns, and tensorstore addresses.
+UNICODE = "éßΩяא日語한ไ😀ﬁİı\u00a0\u200b\u202e\u0301\ufffd\u2028\U000e0041"
+CHARACTERS = (chr(code) for code in range(32, 127))
+ANY = [f"{each}[{each}]{each}" for each in (*CHARACTERS, *UNICODE) if each not in "/\\"]
+
+
+@pytest.mark.parametrize("name", ANY if SWEEP else ["[0.1]", "*?%20 é"])
+def test_a_run_in_a_directory_of_any_name_resumes_and_is_read(
+    name, dense_task, vector_input, config, tmp_path
+):
+    settings = config(f"{name}/run")  # a name of its own, and in the middle
+    Trainer(dense_task, settings).train(vector_input, max_steps=1)
+    trainer = Trainer(dense_task, settings)
+    assert trainer.train(vector_input, max_steps=2).start_step == 1
+    assert trainer.evaluate(vector_input).step == 2
+    weights = get_variable_value(settings.workdir, "params/a")
+    state = open_weights(f"{settings.workdir}/checkpoints/2/state")  # as plain Orbax
+    np.testing.assert_array_equal(state.read("variables/params/a"), weights)
+    start = WarmStart(init_from=settings.workdir)
+    Trainer(dense_task, config(name), warm_start=start).train(vector_input, max_steps=1)
+    assert latest_checkpoint(str(tmp_path / name)) == 1
 
 
 def test_bucket_directories_exist_from_creation_or_first_file_until_removal(directory):
