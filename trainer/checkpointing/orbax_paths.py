@@ -42,13 +42,14 @@ TENSORSTORE_STALL = {
 
 def orbax_path(path: str) -> epath.Path:
     """The path as Orbax expects it. Raises OptionError for one that Orbax takes for another."""
-    if not is_remote(path):
-        place = LocalPath(path).absolute()
-        if wrong := re.search(r"\\|gs:/", str(place)):
-            raise OptionError(
-                f"{place} has {wrong[0]} in its name, with which Orbax would use another directory "
-                "for arrays. Choose another name."
-            )
+    remote = is_remote(path)
+    place = BucketPath(path) if remote else LocalPath(path).absolute()
+    if wrong := re.search(r"[#?]|(?<=.)gs:/" if remote else r"\\|gs:/", str(place)):
+        raise OptionError(
+            f"{place} has {wrong[0]} in its name, with which Orbax would use another directory for "
+            "arrays. Choose another name."
+        )
+    if not remote:
         return place
     bound_stalls()
     # There is no variable or Orbax option for the retries. An Orbax that keeps its contexts
@@ -61,7 +62,7 @@ def orbax_path(path: str) -> epath.Path:
             tensorstore_utils._DEFAULT_OCDBT_TS_CONTEXT,
         ):
             context["gcs_request_retries"] = TENSORSTORE_RETRIES
-    return BucketPath(path)
+    return place
 
 
 def bound_stalls() -> None:

@@ -38,6 +38,12 @@ def test_a_bucket_path_keeps_its_text_and_class(text):
     assert path.is_absolute()
 
 
+@pytest.mark.parametrize("name", ["run#1", "what?", "logs:/run"])
+def test_a_name_that_orbax_would_cut_in_a_bucket_is_refused(name):
+    with pytest.raises(OptionError, match=r"gs://bucket/.* has (#|\?|gs:/) in its name"):
+        orbax_path(f"gs://bucket/{name}")
+
+
 @pytest.mark.parametrize("name", ["a\\b", "gs:"])
 def test_a_directory_that_orbax_would_confuse_with_another_is_refused_before_it_exists(
     name, dense_task, vector_input, config, tmp_path
