@@ -16,7 +16,7 @@ from pipeline.shards.typed_json import JsonFile, read_sealed
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, join
 from trainer.checkpointing.listing import check_files
-from trainer.checkpointing.orbax_paths import TENSORSTORE_RETRIES, bound_stalls, reason
+from trainer.checkpointing.orbax_paths import TENSORSTORE_RETRIES, bound_stalls, orbax_path, reason
 from trainer.reports.workdir import CONTENTS, ITEM_METADATA, STATE
 
 METADATA = "metadata"
@@ -159,10 +159,11 @@ def _read(state: str, name: str) -> np.ndarray:
 
     bound_stalls()
     context = tensorstore.Context({"gcs_request_retries": TENSORSTORE_RETRIES})
-    base = {"driver": "file", "path": f"{Path(state).resolve()}/"}  # it refuses ".."
     if is_remote(state):
         bucket, _, path = state.partition("://")[2].partition("/")
         base = {"driver": "gcs", "bucket": bucket, "path": f"{path}/"}
+    else:  # it refuses ".."
+        base = {"driver": "file", "path": f"{Path(orbax_path(state)).resolve()}/"}
     store = {"driver": "ocdbt", "base": base}
     keys = tensorstore.KvStore.open(store, context=context).result().list().result()
     # Orbax joins the keys of a path with dots, we join them with slashes; a key may contain either.

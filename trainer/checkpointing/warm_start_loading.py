@@ -156,7 +156,9 @@ def _of_tensorflow(path: str) -> Weights:
         raise CheckpointError(
             f"{path} is a TensorFlow checkpoint: {how_to_install('tf')}"
         ) from error
-    with as_checkpoint_error("read the TensorFlow checkpoint", path):
+    pattern = "[" in path or "\\" in path
+    advice = " TensorFlow takes [ and \\ for patterns: copy it elsewhere." if pattern else ""
+    with as_checkpoint_error("read the TensorFlow checkpoint", path, advice=advice):
         reader = tf.train.load_checkpoint(path)
         shapes = reader.get_variable_to_shape_map()
         dtypes = reader.get_variable_to_dtype_map()

@@ -188,8 +188,8 @@ class Exports:
 
 def check_place(path: str, workdir: str | None = None) -> None:
     """Raises OptionError for a directory in which a number has another meaning, a dataset's or that
-    of a run's checkpoints, and if TensorFlow is not installed. workdir: of a run that may not have
-    begun."""
+    of a run's checkpoints, for one from which TensorFlow could not load, and if that is not
+    installed. workdir: of a run that may not have begun."""
     if importlib.util.find_spec("tensorflow") is None:
         raise OptionError(
             f"exports need TensorFlow, which is not installed. Install it: {how_to_install('tf')}."
@@ -199,6 +199,11 @@ def check_place(path: str, workdir: str | None = None) -> None:
         where if is_remote(where) else str(Path(where).resolve()) for where in (path, checkpoints)
     )
     storage = open_storage(path)
+    if "[" in path or "\\" in path:
+        raise OptionError(
+            f"{path} has [ or \\ in its name, which TensorFlow takes for a pattern, so it could load "
+            "no export. Give another directory as export_path."
+        )
     if any(storage.exists(join(path, name)) for name in (MANIFEST_FILE, "_shards")):
         raise OptionError(
             f"{path} is a dataset, so exports cannot be published in it. Give another directory."

@@ -2,6 +2,7 @@
 
 import pickle
 import re
+import shutil
 
 import numpy as np
 import orbax.checkpoint as ocp
@@ -10,9 +11,10 @@ from etils import epath
 from fake_gcs.server import Status
 from sweep import SWEEP
 
-from pipeline.errors import OptionError, StorageError
+from pipeline.errors import CheckpointError, OptionError, StorageError
 from pipeline.storage import gcs_calls
 from trainer.checkpointing import orbax_paths
+from trainer.checkpointing.manager import CheckpointManager, Saved
 from trainer.checkpointing.orbax_paths import BucketPath, orbax_path
 from trainer.checkpointing.warm_start import WarmStart
 from trainer.checkpointing.warm_start_loading import open_weights
@@ -46,13 +48,17 @@ def test_a_name_that_orbax_would_cut_in_a_bucket_is_refused(name):
 
 @pytest.mark.parametrize("name", ["a\\b", "gs:"])
 def test_a_directory_that_orbax_would_confuse_with_another_is_refused_before_it_exists(
-    name, dense_task, vector_input, config, tmp_path
+    name, dense_task, vector_input, config, state_at, tmp_path
 ):
-    with pytest.raises(
-        OptionError, match=rf"{re.escape(name)}.* in its name, .*Choose another name"
-    ):
+    refused = rf"{re.escape(name)}.* in its name, .*Choose another name"
+    with pytest.raises(OptionError, match=refused):
         Trainer(dense_task, config(name)).train(vector_input, max_steps=1)
     assert not [*tmp_path.iterdir()]
+    with CheckpointManager(config()) as checkpoints:
+        checkpoints.save(Saved(1, state_at(1), {}, {}))
+    copied = shutil.copytree(tmp_path / "run", tmp_path / name / "run")  # also to read
+    with pytest.raises(CheckpointError, match=refused):
+        get_variable_value(str(copied), "params/w")
 
 
 # Orbax has patterns, and tensorstore addresses.

@@ -293,6 +293,14 @@ def test_a_damaged_checkpoint_is_an_error(tmp_path):
         open_weights(str(tmp_path / "ckpt"))
 
 
+def test_a_tensorflow_checkpoint_in_a_directory_that_it_takes_for_a_pattern_says_so(
+    saved, tmp_path
+):
+    copied = shutil.copytree(saved.rpartition("/")[0], tmp_path / "[0.1]")
+    with pytest.raises(CheckpointError, match=r"TensorFlow takes \[ and \\ for patterns: copy it"):
+        open_weights(str(copied))
+
+
 ORBAX = {"_METADATA": b"{}", "d/": None, "d/one": b"1"}
 FORMATS = {
     "model.safetensors": {"model.safetensors": b"1"},

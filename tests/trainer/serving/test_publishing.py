@@ -243,6 +243,12 @@ def test_exports_into_a_dataset_are_refused(exports, file):
         ExportOptions(exports.path)
 
 
+@pytest.mark.parametrize("name", ["lr[0.1]", "a\\b"])
+def test_exports_where_tensorflow_would_look_for_a_pattern_are_refused(tmp_path, name):
+    with pytest.raises(OptionError, match=r"has \[ or \\ in its name, which TensorFlow takes"):
+        ExportOptions(f"{tmp_path}/{name}/export")
+
+
 @pytest.mark.parametrize("below", ["", "/100"])
 def test_exports_into_the_checkpoints_of_a_run_are_refused(exports, below):
     place = f"{exports.path}/checkpoints{below}"
