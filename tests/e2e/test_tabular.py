@@ -53,6 +53,11 @@ def test_a_number_is_learned_evaluated_exported_and_predicted_from_files_never_c
         "--target=price",
     ]
     command += ["--columns", "area", "city", "--max-steps=200", "--iterations-per-loop=20"]
+    code, printed = run_forked([*command, "--keep-best=regression"], timeout=200)
+    assert code == 2, printed
+    assert "--keep-best='regression' is not a number that an evaluation reports." in printed
+    assert "regression/r2, regression/rmse." in printed
+    command.append("--keep-best=regression/rmse")
     code, printed = run_forked([*command, f"--export-path={houses}/export"], timeout=200)
     assert code == 0, printed
     result = json.loads((houses / "run/eval_result.json").read_bytes())
@@ -68,7 +73,7 @@ def test_a_number_is_learned_evaluated_exported_and_predicted_from_files_never_c
 
     new = [f"{houses}/new.csv", f"{houses}/new.parquet", f"--output={houses}/made.jsonl"]
     code, printed = run_forked(
-        ["-m", "trainer.commands.predict", f"{houses}/run", *new], timeout=200
+        ["-m", "trainer.commands.predict", f"{houses}/run", "--step=best", *new], timeout=200
     )
     assert code == 0, printed
     prices = [
