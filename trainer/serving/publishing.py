@@ -201,8 +201,8 @@ def check_place(path: str, workdir: str | None = None) -> None:
     storage = open_storage(path)
     if "[" in path or "\\" in path:
         raise OptionError(
-            f"{path} has [ or \\ in its name, which TensorFlow takes for a pattern: it could load no "
-            "export. Give another directory as export_path."
+            f"{path} has [ or \\ in its name, which TensorFlow takes for a pattern: it could load "
+            "no export. Give another directory as export_path."
         )
     if any(storage.exists(join(path, name)) for name in (MANIFEST_FILE, "_shards")):
         raise OptionError(
