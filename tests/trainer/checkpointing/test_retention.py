@@ -108,7 +108,7 @@ OF_KINDS = {
         ("regression", None, "'regression' is not a number .* Known: .* regression/r2, regr"),
         ("confusion", None, "keep_best='confusion' is not a number that an evaluation reports"),
         ("acuracy", None, "keep_best='acuracy' is not .* Did you mean 'accuracy'"),
-        ("accuracy/cat", "max", "keep_best='accuracy/cat' is not"),
+        ("per/class/cat", "max", "keep_best='per/class/cat' is not"),
         ("per/class", None, "keep_best='per/class' needs keep_best_mode, 'max' or 'min': which"),
         ("per/class", "lower", "needs keep_best_mode, 'max' or 'min'"),
         ("per/class", "max", "max"),
