@@ -16,6 +16,8 @@ __all__ = ["Accuracy", "ConfusionMatrix", "PerClass", "TopK", "share"]
 
 
 class _OfLogits:
+    """Metrics of class numbers and logits. better: see Metric."""
+
     labels: FromBatch
     logits: FromOutputs
 
