@@ -239,6 +239,8 @@ def _examples(kind: Any, unit: str = "") -> list[Any]:
         return [time]
     if types.is_decimal(kind):
         return [0]
+    if types.is_boolean(kind):
+        return [False, True]
     if types.is_primitive(kind) and not types.is_interval(kind):
         return [0.5 if types.is_floating(kind) else 0]
     if "binary" in str(kind):

@@ -6,8 +6,10 @@ import statistics
 from fractions import Fraction
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from converted import ledger_of, records_of
+from pyarrow import parquet
 
 from beam_jobs.column_sums import ColumnSums
 from converters.table.columns import Column
@@ -301,3 +303,66 @@ def test_a_damaged_file_of_statistics_is_never_trusted(table, raw_tables, tmp_pa
         read_statistics(open_storage("x"), str(tmp_path / "out"))
     raw_tables.convert(tmp_path / "out")
     assert json.loads(file.read_bytes())["splits"]["train"]["a"]["count"] == 1
+
+
+def truths(directory, name, no, yes):
+    """Writes 12 rows: y is true where x is divisible by 3. None leaves a row out."""
+    cells = [no if i % 3 else yes for i in range(12)]
+    rows = [{"x": i, "y": cell} for i, cell in enumerate(cells) if cell is not None]
+    if name.endswith(".parquet"):
+        parquet.write_table(pa.Table.from_pylist(rows), directory / name)
+    else:
+        is_json = name.endswith(".jsonl")
+        text = "".join(f"{row['x']},{row['y']}\n" for row in rows)
+        (directory / name).write_text(lines(*rows) if is_json else f"x,y\n{text}")
+
+
+@pytest.mark.parametrize("flags", [[], ["--label-column=y"]], ids=["guessed", "label"])
+@pytest.mark.parametrize(
+    "tables",
+    [
+        {"train.csv": ("false", "true"), "validation.jsonl": (False, True)},
+        {"train.jsonl": (False, True), "validation.csv": ("0", "true"), "train-2.csv": ("0", "1")},
+        {"train.parquet": (False, True), "validation.csv": ("FALSE", "TRUE")},
+        {"train.parquet": (False, True), "validation.csv": (None, "true")},
+        {"train.csv": ("False", "True"), "validation.csv": ("false", "true")},
+        {"train.csv": ("0", "1"), "validation.parquet": (False, True)},
+        {"train.csv": ("0.0", "1.0"), "validation.csv": ("False", "True")},
+        {"train.csv": ("0.0", "1.0"), "validation.jsonl": (False, True)},
+        {"train.parquet": (0, 1), "validation.parquet": ("false", "true")},
+    ],
+    ids=str,
+)
+def test_true_is_one_class_however_each_table_writes_it(raw_tables, tmp_path, tables, flags):
+    raw_tables.directory.mkdir()
+    for name, spelled in tables.items():
+        truths(raw_tables.directory, name, *spelled)
+    raw_tables.convert(tmp_path / "out", *flags)
+    for split in ("train", "validation"):
+        for record in records_of(tmp_path / "out", split):
+            (x,) = record["x"]
+            assert record["y"] == [int(x % 3 == 0)]
+    labels = read_manifest(str(tmp_path / "out")).labels
+    assert labels is None or [name.lower() for name in labels.names] in (
+        ["false", "true"],
+        ["0", "1"],
+    )
+
+
+@pytest.mark.parametrize("cells", [("churn", "stay"), ("7", "9"), ("0", "2")])
+def test_true_beside_other_classes_is_refused_with_both_files(raw_tables, tmp_path, cells):
+    raw_tables.directory.mkdir()
+    truths(raw_tables.directory, "train.csv", *cells)
+    truths(raw_tables.directory, "validation.jsonl", False, True)
+    message = "'y' has true or false in .*/validation.jsonl, but other classes in .*/train.csv"
+    with pytest.raises(OptionError, match=message):
+        raw_tables.convert(tmp_path / "out", "--label-column=y")
+
+
+def test_true_may_be_a_class_among_others_of_one_table(raw_tables, tmp_path):
+    raw_tables.directory.mkdir()
+    truths(raw_tables.directory, "train.jsonl", "unknown", True)
+    truths(raw_tables.directory, "train-1.jsonl", "unknown", None)
+    truths(raw_tables.directory, "validation.csv", "unknown", "true")
+    raw_tables.convert(tmp_path / "out", "--label-column=y")
+    assert read_manifest(str(tmp_path / "out")).labels.names == ("True", "unknown")
