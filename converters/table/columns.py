@@ -2,9 +2,11 @@
 
 Texts of errors about cells are part of plan digests."""
 
+import hashlib
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from ctypes import c_float
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 from pipeline.checks import did_you_mean
 from pipeline.raw.cells import (
     MISSING,
+    SPELLINGS,
     cell_of,
     class_cells,
     class_number,
@@ -37,6 +40,7 @@ _FEATURES: Mapping[str, tuple[Dtype, Content]] = {
 }
 CLASS_NAME, SKIP = "class name", "skip"
 KINDS = (*_FEATURES, SKIP)
+MOST_EXACT = 2**24  # of integers in float32
 ONE_LINE = re.compile(r"[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]+")
 
 FileOf = Callable[[Any, str], bytes]
@@ -111,6 +115,34 @@ class Column:
         items = cell if isinstance(cell, list) else one
         return [self._item(item, file_of, format) for item in items]
 
+    def content(self, cells: Mapping[str, Any], format: TableFormat) -> tuple[str, Any]:
+        """The name and the cells of a row: equal for those that mean the same in other tables, even
+        if more rows give the column another kind: 7, 7.0 and "7", or true and 1. Raises
+        ValueError."""
+        items = cells.get(self.name)
+        if self.separator:
+            items = class_cells(self.name, items, self.separator)
+        elif self.parts:
+            items = [*map(cells.get, self.parts)]
+        elif not isinstance(items, list):
+            items = [items]
+        return self.name, [self._plain(item, format) for item in items]
+
+    def _plain(self, item: Any, format: TableFormat) -> str | float:
+        try:
+            number = float(item)
+        except (TypeError, ValueError, OverflowError):
+            item = file_in(item)
+            if isinstance(item, bytes):
+                return hashlib.blake2b(item).hexdigest()
+            text = str(item or "").strip()
+            text = SPELLINGS.get(text, [format.number(text)])[-1] or self.missing or "nan"
+            try:
+                number = float(text)
+            except ValueError:
+                return text
+        return c_float(number).value if abs(number) < MOST_EXACT else number
+
     def _item(self, cell: Any, file_of: FileOf, format: TableFormat) -> Any:
         if self.kind in ("float32", "int64"):  # first, as most are
             number = format.number(cell)
@@ -151,6 +183,11 @@ class Column:
     def _numbers(self) -> Mapping[str, int]:
         numbers = zip(self.names, itertools.count(self.base))
         return {name: number for name, number in numbers if ONE_LINE.fullmatch(name)}
+
+
+def file_in(cell: Any) -> Any:
+    """The bytes of a file, or its name, in a cell."""
+    return cell.get("bytes") or cell.get("path") if isinstance(cell, Mapping) else cell
 
 
 def features_of(columns: Iterable[Column]) -> dict[str, Feature]:
