@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from decimal import Decimal
 from typing import Any
 
 from beam_jobs.converter import MOST_LISTED
@@ -211,7 +212,7 @@ def _kind(cell: Any, format: TableFormat, *, text: bool) -> str:
         return "int64" if is_int64(cell) else "integers beyond int64"
     if isinstance(cell, dict):
         return "image" if cell.keys() <= {"bytes", "path"} else "nested columns"
-    return {float: "float32", bytes: "bytes"}.get(type(cell), "nested lists")
+    return {float: "float32", Decimal: "float32", bytes: "bytes"}.get(type(cell), "nested lists")
 
 
 def _kind_of_number(sign: str, whole: str, fraction: str | None, exponent: str | None) -> str:

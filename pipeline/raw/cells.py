@@ -8,6 +8,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 from pipeline.errors import RawDataError
@@ -60,7 +61,7 @@ def number_cell(column: str, cell: Any) -> float:
     # Python's float() also accepts 1_000, which is a slip in a table.
     text = isinstance(cell, str) and "_" not in cell
     try:
-        number = float(cell) if text or type(cell) in (int, float) else math.nan
+        number = float(cell) if text or type(cell) in (int, float, Decimal) else math.nan
     except (ValueError, OverflowError):
         number = math.nan
     if not abs(number) < FLOAT32_END:

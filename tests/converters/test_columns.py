@@ -166,6 +166,7 @@ def test_images_are_read_where_the_table_names_them(raw_tables, tmp_path):
         ({"a": 1}, ["--missing=b=0"], OptionError, "the tables have no column 'b', which an option names"),
         ({"a": 1}, ["--columns=a=flaot32"], OptionError, "a=flaot32 is not understood. Did you mean 'float32'"),
         ({"a": 1}, ["--columns=a"], OptionError, "--columns: a= is not understood. Give COLUMN=VALUE,... or a .json"),
+        ({"_a": 1, "_b": 1, "a": 1}, ["--columns=_b=skip"], OptionError, "'_a': names that begin with _ .* --columns _a=skip"),
         ({"a": 1}, ["--columns=a=skip"], OptionError, "no column is left to convert. The tables have: a."),
         ({"a": 1}, ["--target-columns=a"], OptionError, "--target-columns=a: not without --image-column or"),
         ({"a": 1}, ["--text-column=a", "--missing=a=1"], OptionError, "--missing=a=1: not with --image-column or"),
