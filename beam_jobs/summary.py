@@ -138,7 +138,9 @@ def summarize(
         "warnings": [
             *warnings,
             *(
-                f"in {count:,} of {entry.num_records:,} records {note}."
+                note.format(f"{count:,}.")
+                if "{}" in note
+                else f"in {count:,} of {entry.num_records:,} records {note}."
                 for note, count in sorted(notes.items())
             ),
             *empty_shards(plan, [shard.records for shard in entry.shards]),

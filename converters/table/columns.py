@@ -5,9 +5,10 @@ Texts of errors about cells are part of plan digests."""
 import hashlib
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ctypes import c_float
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
@@ -119,14 +120,25 @@ class Column:
         """The name and the cells of a row: equal for those that mean the same in other tables, even
         if more rows give the column another kind: 7, 7.0 and "7", or true and 1. Raises
         ValueError."""
+        return self.name, [self._plain(item, format) for item in self._items(cells)]
+
+    def num_rounded(self, value: Any, cells: Mapping[str, Any], format: TableFormat) -> int:
+        """How many numbers of the value of these cells float32 changes, other than in their
+        fractions."""
+        numbers = value if isinstance(value, list) else [value]
+        return sum(
+            abs(number) > MOST_EXACT
+            and Decimal(c_float(number).value) != Decimal(format.number(item) or number)
+            for number, item in zip(numbers, self._items(cells), strict=False)
+        )
+
+    def _items(self, cells: Mapping[str, Any]) -> Sequence[Any]:
         items = cells.get(self.name)
         if self.separator:
-            items = class_cells(self.name, items, self.separator)
-        elif self.parts:
-            items = [*map(cells.get, self.parts)]
-        elif not isinstance(items, list):
-            items = [items]
-        return self.name, [self._plain(item, format) for item in items]
+            return class_cells(self.name, items, self.separator)
+        if self.parts:
+            return [*map(cells.get, self.parts)]
+        return items if isinstance(items, list) else [items]
 
     def _plain(self, item: Any, format: TableFormat) -> str | float:
         try:

@@ -4,7 +4,7 @@ The rows are encoded once, to packed files, because a record's bytes cannot be f
 every format. Pure: reads raw data through a Storage, returns values."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -19,7 +19,7 @@ from converters.table.columns import MOST_EXACT, Column, features_of, file_in, l
 from converters.table.converter import find_image, is_below
 from pipeline.errors import SchemaError
 from pipeline.raw.cells import cell_of, text_cell
-from pipeline.raw.image_files import NOTES, ToJpeg
+from pipeline.raw.image_files import CUT, NOTES, ToJpeg
 from pipeline.raw.rows import Table, TableRow
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import USUAL_FORMAT, Labels, Schema, TableFormat
@@ -27,7 +27,7 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage
 
 _WINDOW_BYTES = 16 * 10**6
-_ROUNDED = f"a number above {MOST_EXACT:,} was rounded, because float32 holds 24 bits"
+_ROUNDED = f"numbers above {MOST_EXACT:,} that were rounded, because float32 holds 24 bits: {{}}"
 _NOTES = (*NOTES, _ROUNDED)
 _LEAST_ROW_BYTES = 25  # so that a window has at most 640,000 rows, which take about 400 MB
 
@@ -126,8 +126,8 @@ class RowConverter:
         schema = self.schema
         keys = list[str]()
         payloads = list[bytes]()
-        notes = list[int]()
-        floats = [column.feature_key for column in self.columns if column.kind == "float32"]
+        columns: dict[str, list[int]] = {"notes": [], "_cut": [], "_more_rounded": []}
+        floats = [column for column in self.columns if column.kind == "float32"]
         unusable = list[Unusable]()
         for place, row in window:
             key = f"{source.split}/{place}"
@@ -141,15 +141,23 @@ class RowConverter:
                 }
                 payloads.append(encode_example(schema, values))
                 keys.append(key)
-                if _are_rounded(values[key] for key in floats):
+                rounded = sum(
+                    column.num_rounded(values[column.feature_key], row.cells, self.format)
+                    for column in floats
+                )
+                if rounded:
                     noted.add(_ROUNDED)
-                notes.append(sum(1 << _NOTES.index(note) for note in noted))
+                bits = (1 << _NOTES.index(note) for note in noted - {CUT})
+                columns["notes"].append(sum(bits))
+                columns["_cut"].append(CUT in noted)
+                columns["_more_rounded"].append(max(rounded - 1, 0))
             except (ValueError, Reject, SchemaError) as e:
                 error = f"{word} {row.line}: {e}"
                 unusable.append(Unusable(key, source.file, row.offset, error))
             if len(unusable) > source.most_unusable:
                 break
-        return Pack(keys, payloads, {"notes": np.array(notes, np.int64)}, unusable)
+        arrays = {name: np.array(values, np.int64) for name, values in columns.items()}
+        return Pack(keys, payloads, arrays, unusable)
 
     def _file_of(self, source: Source, noted: set[str], cell: Any, kind: str) -> bytes:
         """The file in a cell, or the one that it names; an image in the format to store. Adds what
@@ -183,15 +191,6 @@ class RowConverter:
         """See Converter. data: the record. Raises RawDataError if it is damaged."""
         check_record(ref, data)
         noted = ref.number("notes")
-        return Converted(
-            data, notes=tuple(note for i, note in enumerate(_NOTES) if noted & (1 << i))
-        )
-
-
-def _are_rounded(values: Iterable[Any]) -> bool:
-    """Whether float32 changes a number, alone or in a list, other than in its fraction."""
-    for value in values:
-        for number in value if isinstance(value, list) else (value,):
-            if abs(number) > MOST_EXACT and float(np.float32(number)) != number:
-                return True
-    return False
+        notes = [note for i, note in enumerate(_NOTES) if noted & (1 << i)]
+        notes += [CUT] * ref.number("_cut") + [_ROUNDED] * ref.number("_more_rounded")
+        return Converted(data, notes=tuple(notes))

@@ -346,14 +346,24 @@ def test_only_empty_cells_of_a_category_are_missing(raw, convert):
     assert "c category of 2 classes (DE; 1 missing)" in printed
 
 
-ROUNDED = "numbers above 16,777,216 were rounded, because float32 holds 24 bits"
+ROUNDED = "numbers above 16,777,216 that were rounded, because float32 holds 24 bits: "
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet", ".arrow"])
 def test_numbers_that_float32_rounds_are_counted_in_any_format(raw, convert, suffix):
     """As pandas writes a column of integers with a gap."""
     write(raw / f"train-0{suffix}", pd.DataFrame({"x": [16777217, None, 16777216, 1.1]}))
-    assert f"in 1 of 4 {ROUNDED}" in convert("--columns=x=float32")[2]
+    assert f"{ROUNDED}1." in convert("--columns=x=float32")[2]
+
+
+def test_every_number_that_is_rounded_counts_also_several_of_one_row(raw, convert):
+    rows = [[2**24 + 1, 2**25 + 1, 5], [2**24 + 2, 1, 2], [2**26 + 1, 2**60 + 1, 2**24 + 3]]
+    lines = ({"x": row, "y": 1e9 + i} for i, row in enumerate(rows))
+    (raw / "train.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    _, _, printed = convert("--columns=x=float32,y=float32")
+    numbers = [*np.ravel(rows).tolist(), *(10**9 + i for i in range(3))]
+    assert sum(int(np.float32(number)) != number for number in numbers) == 7
+    assert f"warning: {ROUNDED}7.\n" in printed
 
 
 def test_times_without_a_value_are_not_told_to_become_floats(raw, convert, tmp_path):

@@ -99,6 +99,11 @@ def rows_of_all_kinds(raw):
     return table_to_gcs.main, ["--validation-fraction=0"]
 
 
+def rows_without_keys(raw):
+    main, _ = rows_of_all_kinds(raw)
+    return main, ["--validation-fraction=0.3"]
+
+
 def rows_with_keys(raw):
     main, _ = rows_of_all_kinds(raw)
     return main, ["--validation-fraction=0.3", "--key-column=text"]
@@ -152,6 +157,13 @@ UNCHANGED = {
     rows_of_all_kinds: (
         {"train": "fee1178d752237f8109245066c519016"},
         "16fce617146562d212f942f3f946d6829c1090801ab22b89c754af9cca440a13",
+    ),
+    rows_without_keys: (
+        {
+            "train": "588ff75f01c941b2a1831fc395699c65",
+            "validation": "76cb1c7067b787c64718f02582f22ae8",
+        },
+        "d2e4a53aa04d1cac3fbea318efd00bd6d743ce5f3026245ca27cc74b0fa02cc5",
     ),
     rows_with_keys: (
         {
