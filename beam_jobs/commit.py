@@ -151,8 +151,10 @@ def commit_split(
     entry = _publish_index(plan, proven)
     fresh = [shard for shard, each in zip(entry.shards, written, strict=True) if not each.reused]
     empty = sorted(summary.source for summary in summaries if not summary.records)
-    folders = (job.sources[number] for number in empty)
-    warnings = [*empty_folders(split, folders), *few_different(plan, proven.rows)]
+    warnings = [
+        *empty_folders(split, (job.sources[number] for number in empty)),
+        *few_different(plan, proven.rows),
+    ]
     summary = summarize(plan, entry, proven.notes, fresh, warnings)
     # only a report; some buckets forbid replacing the first one
     with contextlib.suppress(StorageError):

@@ -148,9 +148,11 @@ class Column:
             if isinstance(item, bytes):
                 return hashlib.blake2b(item).hexdigest()
             text = str(item or "").strip()
-            text = SPELLINGS.get(text, [format.number(text)])[-1] or self.missing or "nan"
+            number = format.number(text)
+            if number is None:
+                number = text = self.missing or "nan"
             try:
-                number = float(text)
+                number = float(SPELLINGS.get(text, [number])[-1])
             except ValueError:
                 return text
         return c_float(number).value if abs(number) < MOST_EXACT else number

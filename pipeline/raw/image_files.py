@@ -8,7 +8,6 @@ import io
 import re
 import struct
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from PIL import Image, features
@@ -230,7 +229,7 @@ def _png_of(image: Image.Image, form: str) -> bytes:
     return buffer.getvalue()
 
 
-def _tiff_bits(image: Image.Image, of_others: int | None) -> Any:
+def _tiff_bits(image: Image.Image, of_others: int | None):
     return max(getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, [of_others]))
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 import statistics
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -16,7 +17,7 @@ from converters.table.columns import Column
 from pipeline.commands import describe
 from pipeline.errors import LabelError, OptionError, SchemaError
 from pipeline.shards.manifest import read_manifest
-from pipeline.shards.schema import read_statistics
+from pipeline.shards.schema import USUAL_FORMAT, TableFormat, read_statistics
 from pipeline.storage.schemes import open_storage
 
 pytestmark = pytest.mark.usefixtures("without_beam")
@@ -238,6 +239,30 @@ def test_a_column_names_the_value_that_it_cannot_hold(column, cell, message):
 )
 def test_cells_of_each_kind_become_these_values(column, cell, value):
     assert column.value({"a": cell}, bytes) == value
+
+
+COMMAS = TableFormat(decimal=",")
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        [("7", "text"), (7, "int64"), ("7.0", "float32"), (Decimal(7), "float32")],
+        [("true", "category"), ("True", "text"), (True, "int64"), (1.0, "float32")],
+        [("0.1", "float32"), (float(np.float32(0.1)), "float32"), ("0,1", "float32", COMMAS)],
+        [("", "text"), (None, "int64"), (math.nan, "float32"), ("NA", "float32")],
+        [("Oslo, or Rome.", "text"), (" Oslo, or Rome. ", "category", COMMAS)],
+        [("a.png", "image"), ({"bytes": None, "path": "a.png"}, "image")],
+    ],
+    ids=str,
+)
+def test_cells_that_mean_the_same_decide_alike_which_split_has_their_row(same):
+    def content(cell, kind, format=USUAL_FORMAT):
+        return repr(Column("a", kind).content({"a": cell}, format))
+
+    others = (("8", "text"), ("b.png", "image"), (b"a.png", "image"), ("2", "category"))
+    assert len({content(*cell) for cell in same}) == 1
+    assert len({content(*cell) for cell in (same[0], *others)}) == 5
 
 
 @pytest.mark.parametrize(
