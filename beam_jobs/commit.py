@@ -30,7 +30,7 @@ from beam_jobs.ledger import (
     prove,
 )
 from beam_jobs.plan import SplitPlan
-from beam_jobs.summary import empty_folders, in_words, summarize, write_summary
+from beam_jobs.summary import empty_folders, few_different, in_words, summarize, write_summary
 from pipeline.commands.program import version_of
 from pipeline.errors import ConversionError, InfeedError, StorageError
 from pipeline.shards.frames import crc32c
@@ -151,7 +151,10 @@ def commit_split(
     entry = _publish_index(plan, proven)
     fresh = [shard for shard, each in zip(entry.shards, written, strict=True) if not each.reused]
     empty = sorted(summary.source for summary in summaries if not summary.records)
-    warnings = list(empty_folders(split, (job.sources[number] for number in empty)))
+    warnings = [
+        *empty_folders(split, (job.sources[number] for number in empty)),
+        *few_different(plan, proven.rows),
+    ]
     summary = summarize(plan, entry, proven.notes, fresh, warnings)
     # only a report; some buckets forbid replacing the first one
     with contextlib.suppress(StorageError):

@@ -90,7 +90,8 @@ class Converted:
 
     features: or the serialized record, if the raw data already contains it.
     fixups: the kinds of repair that its raw bytes needed.
-    notes: remarks for the user, which are counted. Each follows the words "in 3 of 10 records".
+    notes: remarks for the user, which are counted. Each follows the words "in 3 of 10 records"; one
+    with {} may be there several times, and has the count in place of it.
     totals: counts by name; the manifest states their sums over the split."""
 
     features: Mapping[str, Value] | bytes

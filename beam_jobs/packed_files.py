@@ -28,7 +28,7 @@ CRC32C = "crc32c"
 """The column with the checksum of each record's payload. Part of the plan, as sizes and keys do not
 cover contents."""
 _PACKED = re.compile(r"((?P<split>.+)\.[0-9a-f]{16})-\d+")  # see _name
-_VERSION = 2  # of the files' layout, and of the windows of all converters
+_VERSION = 3  # of the files' layout, and of the windows of all converters
 _LENGTH_BYTES = 8  # of the table's length, at the end
 
 

@@ -137,9 +137,10 @@ class References:
                 )
 
     def values(self) -> Iterator[tuple[int | bytes, ...]]:
-        """Everything that determines the bytes of each record: all columns except its
-        location."""
-        own = (self.columns[name].tolist() for name in sorted(self.columns))
+        """Everything that determines the bytes of each record: all columns except its location, and
+        those whose names begin with _."""
+        names = (name for name in sorted(self.columns) if name[0] != "_")
+        own = (self.columns[name].tolist() for name in names)
         return zip(self.key.tolist(), self.size.tolist(), self.error.tolist(), *own, strict=True)
 
 

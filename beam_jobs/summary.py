@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from beam_jobs.converter import ConversionJob, Source
 from beam_jobs.plan import SplitPlan
 from pipeline.errors import ConversionError, OptionError
@@ -20,6 +22,7 @@ from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import find_file, write_file
 
 _SHOWN = 10
+_FEW = 100  # different rows; with fewer, a fraction of 0.1 is often off by more than 0.03
 
 
 def check_places(raw_data: str, output_dir: str) -> None:
@@ -57,8 +60,8 @@ def check_size(plan: SplitPlan) -> None:
     if not records:
         raise ConversionError(
             f"split {plan.split!r} has no records: its sources contain nothing to convert. If it "
-            "is a fraction of them, give another --validation-fraction or --test-fraction; 0 means "
-            "no such split."
+            "is a fraction of them, in which equal rows of a table stay together, give another "
+            "--validation-fraction or --test-fraction; 0 means no such split."
         )
     size = plan.sampled.scaled(plan.total.bytes)
     if job.num_shards.get(plan.split) or job.target_shard_bytes * records >= size:
@@ -78,6 +81,22 @@ def empty_shards(plan: SplitPlan, records: Sequence[int]) -> Iterator[str]:
             f"{plan.num_shards:,} shards were requested for {sum(records):,} records: "
             f"{records.count(0):,} of them are empty. These are files of 0 bytes, which the "
             "manifest lists and readers skip; they are of no use."
+        )
+
+
+def few_different(plan: SplitPlan, rows: Sequence[np.ndarray]) -> Iterator[str]:
+    """Yields a warning if equal records, which are in one split, are so much of it that its share
+    of all records is up to chance. rows: of the index."""
+    if not getattr(plan.job.converter, "by_content", False):
+        return
+    _, counts = np.unique(np.concatenate(rows).view(np.uint64), return_counts=True)
+    records = counts.sum()
+    # this many different records would have a share as uncertain
+    if records**2 / (counts**2).sum() < min(_FEW, records / 2):
+        yield (
+            f"split {plan.split!r} has {records:,} records, of which {len(counts):,} differ: one "
+            f"occurs {counts.max():,} times. Equal rows are in one split, so its share of all rows "
+            "may be far from the fraction that was asked for."
         )
 
 
@@ -119,7 +138,9 @@ def summarize(
         "warnings": [
             *warnings,
             *(
-                f"in {count:,} of {entry.num_records:,} records {note}."
+                note.format(f"{count:,}.")
+                if "{}" in note
+                else f"in {count:,} of {entry.num_records:,} records {note}."
                 for note, count in sorted(notes.items())
             ),
             *empty_shards(plan, [shard.records for shard in entry.shards]),

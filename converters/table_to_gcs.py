@@ -99,6 +99,12 @@ def _all_columns(args: argparse.Namespace, tables: Sequence[Table]) -> Mapping[C
     headers = [table for table in tables if not is_json(table.uri)]
     names = [column.name for column in columns if column.kind != SKIP]
     check_columns(headers, {_OF_OTHERS: names})
+    for name in names:
+        if name.startswith("_"):
+            raise OptionError(
+                f"the column {name!r}: names that begin with _ are reserved, so no batch would "
+                f"have it. Rename it, or leave it out: --columns {name}={SKIP}."
+            )
     return {
         _as_label(args, column) if column.name == label else column: seen
         for column, seen in columns.items()
@@ -182,7 +188,7 @@ def _target_columns(args: argparse.Namespace) -> tuple[str, ...]:
 def _parser() -> argparse.ArgumentParser:
     raw_data = "directory of train.csv, validation.parquet, test-1.jsonl.gz, train/*.arrow, ..."
     fraction = (
-        "convert all tables as one set: this fraction of their rows, chosen by a hash of their keys"
+        "convert all tables as one set: this fraction of rows, chosen by a hash of keys or cells"
     )
     parser = conversion_parser(
         "table_to_gcs", __doc__, EXAMPLES, SPLITS, raw_data, fraction=fraction

@@ -74,7 +74,7 @@ def tables(directory):
     raw.tables = {name: lines for name, lines in raw.tables.items() if name == "val.csv"}
     raw.write()
     (directory / "houses").mkdir()
-    rows = [f"{i / 2},{'Rome' if i % 5 else 'Oslo'},It was number {i}" for i in range(20)]
+    rows = [f"{i / 2},{'Rome' if i % 5 else 'Oslo'},It was number {i}" for i in range(60)]
     (directory / "houses/houses.csv").write_text("\n".join(["price,city,note", *rows]) + "\n")
 
 

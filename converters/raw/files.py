@@ -146,8 +146,8 @@ def by_split(
 
 class HeldOut(NamedTuple):
     """The shares of all records that become the splits validation and test, decided only by a hash
-    of a record's place ("<class>/<name>" of a file). So adding files moves no others, and a larger
-    share has the files of a smaller one."""
+    of a record's place ("<class>/<name>" of a file), key or content. So adding records moves no
+    others, and a larger share has the records of a smaller one."""
 
     validation: float
     test: float = 0.0

@@ -2,16 +2,20 @@
 
 Texts of errors about cells are part of plan digests."""
 
+import hashlib
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from ctypes import c_float
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
 from pipeline.checks import did_you_mean
 from pipeline.raw.cells import (
     MISSING,
+    SPELLINGS,
     cell_of,
     class_cells,
     class_number,
@@ -37,6 +41,7 @@ _FEATURES: Mapping[str, tuple[Dtype, Content]] = {
 }
 CLASS_NAME, SKIP = "class name", "skip"
 KINDS = (*_FEATURES, SKIP)
+MOST_EXACT = 2**24  # of integers in float32
 ONE_LINE = re.compile(r"[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]+")
 
 FileOf = Callable[[Any, str], bytes]
@@ -111,6 +116,47 @@ class Column:
         items = cell if isinstance(cell, list) else one
         return [self._item(item, file_of, format) for item in items]
 
+    def content(self, cells: Mapping[str, Any], format: TableFormat) -> tuple[str, Any]:
+        """The name and the cells of a row: equal for those that mean the same in other tables, even
+        if more rows give the column another kind: 7, 7.0 and "7", or true and 1. Raises
+        ValueError."""
+        return self.name, [self._plain(item, format) for item in self._items(cells)]
+
+    def num_rounded(self, value: Any, cells: Mapping[str, Any], format: TableFormat) -> int:
+        """How many numbers of the value of these cells float32 changes, other than in their
+        fractions."""
+        numbers = value if isinstance(value, list) else [value]
+        return sum(
+            abs(number) > MOST_EXACT
+            and Decimal(c_float(number).value) != Decimal(format.number(item) or number)
+            for number, item in zip(numbers, self._items(cells), strict=False)
+        )
+
+    def _items(self, cells: Mapping[str, Any]) -> Sequence[Any]:
+        items = cells.get(self.name)
+        if self.separator:
+            return class_cells(self.name, items, self.separator)
+        if self.parts:
+            return [*map(cells.get, self.parts)]
+        return items if isinstance(items, list) else [items]
+
+    def _plain(self, item: Any, format: TableFormat) -> str | float:
+        try:
+            number = float(item)
+        except (TypeError, ValueError, OverflowError):
+            item = file_in(item)
+            if isinstance(item, bytes):
+                return hashlib.blake2b(item).hexdigest()
+            text = str(item or "").strip()
+            number = format.number(text)
+            if number is None:
+                number = text = self.missing or "nan"
+            try:
+                number = float(SPELLINGS.get(text, [number])[-1])
+            except ValueError:
+                return text
+        return c_float(number).value if abs(number) < MOST_EXACT else number
+
     def _item(self, cell: Any, file_of: FileOf, format: TableFormat) -> Any:
         if self.kind in ("float32", "int64"):  # first, as most are
             number = format.number(cell)
@@ -151,6 +197,11 @@ class Column:
     def _numbers(self) -> Mapping[str, int]:
         numbers = zip(self.names, itertools.count(self.base))
         return {name: number for name, number in numbers if ONE_LINE.fullmatch(name)}
+
+
+def file_in(cell: Any) -> Any:
+    """The bytes of a file, or its name, in a cell."""
+    return cell.get("bytes") or cell.get("path") if isinstance(cell, Mapping) else cell
 
 
 def features_of(columns: Iterable[Column]) -> dict[str, Feature]:

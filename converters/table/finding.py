@@ -3,7 +3,8 @@
 import contextlib
 import itertools
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from decimal import Decimal
 from typing import Any
 
 from beam_jobs.converter import MOST_LISTED
@@ -12,7 +13,14 @@ from converters.raw.files import SPLITS, first_few
 from converters.table.columns import KINDS, ONE_LINE, SKIP, Column
 from pipeline.checks import did_you_mean
 from pipeline.errors import LabelError, OptionError, RawDataError
-from pipeline.raw.cells import RESOLUTIONS, class_cells, is_blank, is_int64, without_fraction
+from pipeline.raw.cells import (
+    RESOLUTIONS,
+    SPELLINGS,
+    class_cells,
+    is_blank,
+    is_int64,
+    without_fraction,
+)
 from pipeline.raw.rows import Table, TableRow, is_json
 from pipeline.shards.schema import TableFormat
 from pipeline.shards.typed_json import JsonFile
@@ -32,6 +40,17 @@ def _in_order(names: Collection[str]) -> tuple[str, ...]:
     return tuple(sorted(names, key=int) if integers else sorted(names))
 
 
+def _spelled_once(values: Set[str]) -> Set[str]:
+    """The values, with True and False for their spellings where there are several. 1 and 0 are
+    spellings beside others, unless there are more numbers."""
+    numbers = {*filter(_NUMBER.fullmatch, values)}
+    truths = {value for value in values if without_fraction(value) in SPELLINGS}
+    if truths <= numbers or not numbers <= truths:
+        truths -= numbers
+    names = {SPELLINGS[without_fraction(truth)][0] for truth in truths}
+    return values if len(names) == len(truths) else (values - truths) | names
+
+
 class _Cells:
     """What the cells of a column hold. kind: None to guess it. separator: see Column."""
 
@@ -40,6 +59,7 @@ class _Cells:
         self.separator = separator
         self.most = _MAX_CLASSES if kind == "category" else _FEW_VALUES
         self.kinds = set[str]()
+        self.with_bools, self.with_others = set[str](), set[str]()  # tables
         self.units = set[str]()
         self.lengths = set[int | None]()
         self.values = set[str]()
@@ -52,15 +72,15 @@ class _Cells:
     def add(
         self,
         cell: Any,
-        format: TableFormat,
+        table: Table,
         *,
         text: bool,
         show: bool = True,
         typed: bool = False,
     ) -> None:
-        """Adds a cell. text: whether it is from csv, in which numbers are texts, too. show: False
-        for a made-up example of the column's type, which may have a unit. typed: whether the table
-        has such examples. A tuple has the names of the column's classes."""
+        """Adds a cell of a table. text: whether it is from csv, in which numbers are texts, too.
+        show: False for a made-up example of the column's type, which may have a unit. typed:
+        whether the table has such examples. A tuple has the names of the column's classes."""
         if isinstance(cell, tuple):
             self.kind = self.kind or "category"
             self.classes = cell
@@ -73,13 +93,17 @@ class _Cells:
                 items = class_cells("", cell, self.separator)
         has_value = False
         for item in items:
-            kind = _kind(item, format, text=text)
+            kind = _kind(item, table.format, text=text)
             self.kinds.add(kind)
+            if kind:
+                (self.with_bools if kind == _BOOL else self.with_others).add(table.uri)
             has_value = has_value or bool(kind)
-            if kind in ("int64", "float32") and not (show and typed):
+            if kind in ("int64", "float32", _BOOL) and not (show and typed):
                 self.units.add("" if show else getattr(item, "unit", ""))
             if show:
                 self._count(item, kind)
+            elif kind == _BOOL and not self.kind:
+                self.values.add(str(item))  # its rows are not read
         if is_list or has_value:
             self.lengths.add(len(items) if is_list else None)
 
@@ -122,15 +146,23 @@ class _Cells:
             )
         names = ()
         if kind == "category":
-            whole = {value: without_fraction(value) for value in self.values}
-            values = [v for v in self.values if whole[v] == v or whole[v] not in self.values]
+            spelled = _spelled_once(self.values)
+            bools, others = self.with_bools - self.with_others, self.with_others - self.with_bools
+            if bools and others and spelled - SPELLINGS.keys() and _TRUTH not in self.kinds:
+                raise OptionError(
+                    f"the column {name!r} has true or false in {min(bools)}, but other classes in "
+                    f"{min(others)}. Write the same classes in both, or leave it out: --columns "
+                    f"{name}={SKIP}."
+                )
+            whole = {value: without_fraction(value) for value in spelled}
+            values = [v for v in spelled if whole[v] == v or whole[v] not in spelled]
             names = self.classes or _in_order([*filter(ONE_LINE.fullmatch, values)])
         shape = (lists.pop() if len(lists) == 1 else None,) if lists else ()
         return Column(name, kind, shape, names, unit=unit)
 
     def _guessed(self) -> str:
         """A kind, or a description of what no kind holds."""
-        kinds = self.kinds - {""}
+        kinds = {_GUESSED.get(kind, kind) for kind in self.kinds} - {""}
         if _CODE in kinds or (_BIG in kinds and "float32" not in kinds):
             kinds = kinds - {_CODE, _BIG, "int64", "float32"} | {"text"}
         kinds = {"float32" if kind == _BIG else kind for kind in kinds}
@@ -140,7 +172,7 @@ class _Cells:
             return "float32"
         if not kinds <= {"int64", "float32", "text", "image"}:
             return " and ".join(sorted(kinds))
-        few = len(self.values) <= min(self.most, self.count // 2) and all(
+        few = len(_spelled_once(self.values)) <= min(self.most, self.count // 2) and all(
             map(ONE_LINE.fullmatch, self.values)
         )
         return "category" if self.values and few else "text"
@@ -158,6 +190,8 @@ class _Cells:
 
 _NUMBER = re.compile(r"([+-]?)(\d+|(?=\.\d))(\.\d*)?([eE][+-]?\d+)?")
 _CODE, _BIG = "codes of digits", "digits beyond int64"
+_BOOL, _TRUTH = "true and false", "their spellings"
+_GUESSED = {_BOOL: "int64", _TRUTH: "text"}
 
 
 def _kind(cell: Any, format: TableFormat, *, text: bool) -> str:
@@ -168,12 +202,17 @@ def _kind(cell: Any, format: TableFormat, *, text: bool) -> str:
     if isinstance(cell, str):
         if text and (match := _NUMBER.fullmatch(number)):
             return _kind_of_number(*match.groups())
-        return "image" if cell.strip().lower().endswith(IMAGE_SUFFIXES) else "text"
+        cell = cell.strip()
+        if cell in SPELLINGS and cell.isalpha():
+            return _TRUTH
+        return "image" if cell.lower().endswith(IMAGE_SUFFIXES) else "text"
+    if isinstance(cell, bool):
+        return _BOOL
     if isinstance(cell, int):
         return "int64" if is_int64(cell) else "integers beyond int64"
     if isinstance(cell, dict):
         return "image" if cell.keys() <= {"bytes", "path"} else "nested columns"
-    return {float: "float32", bytes: "bytes"}.get(type(cell), "nested lists")
+    return {float: "float32", Decimal: "float32", bytes: "bytes"}.get(type(cell), "nested lists")
 
 
 def _kind_of_number(sign: str, whole: str, fraction: str | None, exponent: str | None) -> str:
@@ -244,7 +283,7 @@ def find_columns(
                 if columns[name].kind != SKIP or _is_index(name, kinds):
                     text = is_text or name in of_folders
                     typed = name in known
-                    columns[name].add(cell, table.format, text=text, show=shown, typed=typed)
+                    columns[name].add(cell, table, text=text, show=shown, typed=typed)
     if not columns:
         problem = f"all {len(bad):,} rows are bad:" if bad else "no rows, at most a header."
         remedy = "Add or repair rows; see also --delimiter and --encoding."

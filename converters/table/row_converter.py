@@ -3,7 +3,8 @@
 The rows are encoded once, to packed files, because a record's bytes cannot be found in tables of
 every format. Pure: reads raw data through a Storage, returns values."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -14,11 +15,11 @@ from beam_jobs.converter import Converted, Pack, Reject, Source, Unusable
 from beam_jobs.packed_files import check_record
 from beam_jobs.references import Reference, References
 from converters.raw.files import HeldOut, batches, is_of
-from converters.table.columns import Column, features_of, labels_of, rows_for
+from converters.table.columns import MOST_EXACT, Column, features_of, file_in, labels_of, rows_for
 from converters.table.converter import find_image, is_below
 from pipeline.errors import SchemaError
 from pipeline.raw.cells import cell_of, text_cell
-from pipeline.raw.image_files import NOTES, ToJpeg
+from pipeline.raw.image_files import CUT, NOTES, ToJpeg
 from pipeline.raw.rows import Table, TableRow
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import USUAL_FORMAT, Labels, Schema, TableFormat
@@ -26,8 +27,7 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage
 
 _WINDOW_BYTES = 16 * 10**6
-_MOST_EXACT = 2**24  # of integers in float32
-_ROUNDED = f"a number above {_MOST_EXACT:,} was rounded, because float32 holds 24 bits"
+_ROUNDED = f"numbers above {MOST_EXACT:,} that were rounded, because float32 holds 24 bits: {{}}"
 _NOTES = (*NOTES, _ROUNDED)
 _LEAST_ROW_BYTES = 25  # so that a window has at most 640,000 rows, which take about 400 MB
 
@@ -70,7 +70,12 @@ class RowConverter:
         }
 
     def digest_fields(self) -> Mapping[str, Any]:
-        return {"converter": "rows/4", **asdict(self)}
+        return {"converter": f"rows/{5 if self.by_content else 4}", **asdict(self)}
+
+    @cached_property
+    def by_content(self) -> bool:
+        """Whether the content of a row decides which split it is in."""
+        return any(self.held_out or ()) and not self.key_column
 
     def files(self) -> Mapping[str, bytes]:
         return {}
@@ -80,7 +85,9 @@ class RowConverter:
         table = self._table(source)
         rows = rows_for(table, self.columns, self.key_column)
         keyed = (self._keyed(table, row) for row in rows)
-        rows_of_split = (each for each in keyed if is_of(source.split, each[0], self.held_out))
+        rows_of_split = (
+            each for each in keyed if is_of(source.split, self._decisive(*each), self.held_out)
+        )
         return batches(
             rows_of_split,
             lambda each: max(each[1].size, _LEAST_ROW_BYTES),
@@ -101,6 +108,16 @@ class RowConverter:
         except ValueError as error:
             return place, row._replace(error=str(error))
 
+    def _decisive(self, place: str, row: TableRow) -> str:
+        """What decides the split: the key; or the content, so that equal rows are in one split, and
+        adding, moving or storing rows in other tables moves none."""
+        if not self.by_content or row.error:
+            return place
+        with contextlib.suppress(ValueError):
+            contents = (column.content(row.cells, self.format) for column in self.columns)
+            return repr(sorted(contents))
+        return place
+
     def pack(self, source: Source, number: int, window: Sequence[tuple[str, TableRow]]) -> Pack:
         del number  # keys are unique in the source
         noted = set[str]()
@@ -109,8 +126,8 @@ class RowConverter:
         schema = self.schema
         keys = list[str]()
         payloads = list[bytes]()
-        notes = list[int]()
-        floats = [column.feature_key for column in self.columns if column.kind == "float32"]
+        columns: dict[str, list[int]] = {"notes": [], "_cut": [], "_more_rounded": []}
+        floats = [column for column in self.columns if column.kind == "float32"]
         unusable = list[Unusable]()
         for place, row in window:
             key = f"{source.split}/{place}"
@@ -124,20 +141,28 @@ class RowConverter:
                 }
                 payloads.append(encode_example(schema, values))
                 keys.append(key)
-                if _are_rounded(values[key] for key in floats):
+                rounded = sum(
+                    column.num_rounded(values[column.feature_key], row.cells, self.format)
+                    for column in floats
+                )
+                if rounded:
                     noted.add(_ROUNDED)
-                notes.append(sum(1 << _NOTES.index(note) for note in noted))
+                bits = (1 << _NOTES.index(note) for note in noted - {CUT})
+                columns["notes"].append(sum(bits))
+                columns["_cut"].append(CUT in noted)
+                columns["_more_rounded"].append(max(rounded - 1, 0))
             except (ValueError, Reject, SchemaError) as e:
                 error = f"{word} {row.line}: {e}"
                 unusable.append(Unusable(key, source.file, row.offset, error))
             if len(unusable) > source.most_unusable:
                 break
-        return Pack(keys, payloads, {"notes": np.array(notes, np.int64)}, unusable)
+        arrays = {name: np.array(values, np.int64) for name, values in columns.items()}
+        return Pack(keys, payloads, arrays, unusable)
 
     def _file_of(self, source: Source, noted: set[str], cell: Any, kind: str) -> bytes:
         """The file in a cell, or the one that it names; an image in the format to store. Adds what
         is noted of it. Raises ValueError, Reject, OptionError."""
-        data = cell.get("bytes") or cell.get("path") if isinstance(cell, Mapping) else cell
+        data = file_in(cell)
         if isinstance(data, str) and data:
             file = find_image(source.uri, data)
             # a table of others may name any file of this machine
@@ -166,15 +191,6 @@ class RowConverter:
         """See Converter. data: the record. Raises RawDataError if it is damaged."""
         check_record(ref, data)
         noted = ref.number("notes")
-        return Converted(
-            data, notes=tuple(note for i, note in enumerate(_NOTES) if noted & (1 << i))
-        )
-
-
-def _are_rounded(values: Iterable[Any]) -> bool:
-    """Whether float32 changes a number, alone or in a list, other than in its fraction."""
-    for value in values:
-        for number in value if isinstance(value, list) else (value,):
-            if abs(number) > _MOST_EXACT and float(np.float32(number)) != number:
-                return True
-    return False
+        notes = [note for i, note in enumerate(_NOTES) if noted & (1 << i)]
+        notes += [CUT] * ref.number("_cut") + [_ROUNDED] * ref.number("_more_rounded")
+        return Converted(data, notes=tuple(notes))

@@ -22,7 +22,7 @@ from pipeline.storage.schemes import open_storage
 MAX_BATCH_BYTES = 64 * MiB
 _USUAL_BATCH_BYTES = 8 * MiB  # of numbers, which take up to ten times as much as Python objects
 _VALUE_BYTES = 8
-_MOST_ZEROS = 38  # at the end of an integer; the file may state a billion
+_MOST_ZEROS = 38  # at the end of an integer, or after its point; the file may state a billion
 _BOMB_BYTES = 1024 * MiB
 _BOMB_RATIO = 100
 _FEW_ROWS = 4096
@@ -211,7 +211,7 @@ def _plain(kind: Any) -> Any:
         return _plain(kind.value_type)
     if unit_of(kind) and not types.is_nested(kind):
         return pyarrow.int32() if kind.bit_width == 32 else pyarrow.int64()
-    if types.is_decimal(kind) and -_MOST_ZEROS <= kind.scale <= 0:
+    if types.is_decimal(kind) and abs(kind.scale) <= _MOST_ZEROS:
         return kind  # whose integers may have any number of digits
     if types.is_decimal(kind) or types.is_float16(kind):
         return pyarrow.float64()
@@ -238,7 +238,9 @@ def _examples(kind: Any, unit: str = "") -> list[Any]:
         time.unit = unit
         return [time]
     if types.is_decimal(kind):
-        return [0]
+        return [0.5 if kind.scale > 0 else 0]
+    if types.is_boolean(kind):
+        return [False, True]
     if types.is_primitive(kind) and not types.is_interval(kind):
         return [0.5 if types.is_floating(kind) else 0]
     if "binary" in str(kind):
@@ -248,7 +250,8 @@ def _examples(kind: Any, unit: str = "") -> list[Any]:
 
 
 def _cells(array: Any, names: Sequence[str] | None, scale: Fraction) -> list[Any]:
-    """The cells as Python objects; equal texts as one object. scale: of times."""
+    """The cells as Python objects; equal texts as one object. A number that no name has becomes
+    what no feature can hold. scale: of times."""
     if types.is_dictionary(array.type):
         names, scale = _cells(array.dictionary, None, scale), Fraction(1)
         array = array.indices
@@ -257,16 +260,20 @@ def _cells(array: Any, names: Sequence[str] | None, scale: Fraction) -> list[Any
         cells = _exact(cells, scale)
     if names is None:
         return cells
-    return [names[cell] if cell is not None and 0 <= cell < len(names) else None for cell in cells]
+    # of Hugging Face's classes, -1 is none: see encode_example of its ClassLabel
+    named = {None: None, -1: None, **dict(enumerate(names))}
+    return [named.get(cell, {"a class without a name": cell}) for cell in cells]
 
 
 def _exact(cell: Any, scale: Fraction) -> Any:
     """Decimals and times, also in lists, as integers where they are integers."""
     if isinstance(cell, list):
         return [_exact(item, scale) for item in cell]
-    if not isinstance(cell, int | Decimal):
+    if isinstance(cell, Decimal):
+        return int(cell) if cell == int(cell) else cell
+    if not isinstance(cell, int):
         return cell
-    number = Fraction(cell) * scale
+    number = cell * scale
     return int(number) if number.denominator == 1 else float(number)
 
 

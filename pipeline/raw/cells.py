@@ -8,6 +8,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 from pipeline.errors import RawDataError
@@ -18,6 +19,9 @@ RESOLUTIONS = {"days": 86_400 * 10**9, "s": 10**9, "ms": 10**6, "us": 1000, "ns"
 """Of times, in nanoseconds."""
 # pandas writes integers as 7.0 where a column has gaps
 _WHOLE = re.compile(r"\A([+-]?[0-9]{1,19})(\.0*)?\Z")
+_TRUTHS = ("True", "true", "TRUE", "1"), ("False", "false", "FALSE", "0")
+SPELLINGS = {spelling: truth for truth in _TRUTHS for spelling in truth}
+"""Of true and false: those that mean the same."""
 
 
 def is_blank(cell: Any) -> bool:
@@ -57,7 +61,7 @@ def number_cell(column: str, cell: Any) -> float:
     # Python's float() also accepts 1_000, which is a slip in a table.
     text = isinstance(cell, str) and "_" not in cell
     try:
-        number = float(cell) if text or type(cell) in (int, float) else math.nan
+        number = float(cell) if text or type(cell) in (int, float, Decimal) else math.nan
     except (ValueError, OverflowError):
         number = math.nan
     if not abs(number) < FLOAT32_END:
@@ -98,16 +102,13 @@ def is_int64(number: float) -> bool:
 def class_number(numbers: Mapping[str, int], cell: Any) -> int:
     """The number of the class in a cell, or MISSING.
 
-    Unless a class has the text of the cell, 101.0 is the class 101, and JSON's true is a class
-    True, true or TRUE."""
+    Unless a class has the text of the cell, 101.0 is the class 101, and true, True, TRUE and 1 are
+    one class, like false and 0."""
     if cell is None or cell != cell:
         return MISSING
     text = str(cell).strip()
-    names = (
-        [text, text.lower(), text.upper()]
-        if isinstance(cell, bool)
-        else [text, without_fraction(text)]
-    )
+    whole = without_fraction(text)
+    names = (text, whole, *SPELLINGS.get(whole, ()))
     return next((numbers[name] for name in names if name in numbers), MISSING)
 
 

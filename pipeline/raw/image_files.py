@@ -61,10 +61,12 @@ _FIRST_FRAMES = {
     "TIFF": "only the first page of a TIFF of several was taken",
 }
 NOTES = (_NOT_TURNED, *_FIRST_FRAMES.values(), NOT_RESTARTED)
-"""All that is noted of an image, see Converted."""
+CUT = "values of more than 8 bits were cut to 8, because a JPEG holds no more"
+"""NOTES and CUT are all that is noted of an image, see Converted."""
 # per value, by Pillow's mode: what both Pillow and a PNG hold as stored
 _BITS = {"1": 1, "L": 8, "LA": 8, "RGB": 8, "RGBA": 8, "I;16": 16, "I;16B": 16}
 _BITS_PER_SAMPLE = 258  # of TIFF
+_BIT_DEPTH = 24  # where a PNG has it
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,8 @@ class ToJpeg:
         if form in _FIRST_FRAMES and _is_animated(image):
             fixups = (*fixups, "first_frame_only")
             notes = (*notes, _FIRST_FRAMES[form])
+        if (data[_BIT_DEPTH] if form == "PNG" else _tiff_bits(image, 8)) > 8:
+            notes = (*notes, CUT)
         return self._encoded(opaque, turn, (f"{form.lower()}_to_jpeg", *fixups), notes)
 
     def stored(self, data: bytes) -> tuple[bytes, tuple[str, ...]]:
@@ -213,7 +217,7 @@ def _checked_png(data: bytes) -> bytes:
 def _png_of(image: Image.Image, form: str) -> bytes:
     """A PNG of exactly these values. Raises Reject if a PNG of Pillow's cannot hold them."""
     allowed = _BITS.get(image.mode)
-    bits = max(getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, [allowed]))
+    bits = _tiff_bits(image, allowed)
     if image.mode != "P" and bits != allowed:
         raise Reject(
             f"a {form} of mode {image.mode} with {bits} bits per value, which a PNG would change; "
@@ -223,6 +227,10 @@ def _png_of(image: Image.Image, form: str) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, "PNG", bits=8)  # also for a short palette, which indices may exceed
     return buffer.getvalue()
+
+
+def _tiff_bits(image: Image.Image, of_others: int | None):
+    return max(getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, [of_others]))
 
 
 def _size(data: bytes, form: str) -> tuple[int, int]:

@@ -126,8 +126,11 @@ def _checked_length(arrays: Mapping[str, np.ndarray]) -> int:
             "there are no arrays. Give at least one, such as {'image': images, 'label': labels}."
         )
     for name, array in arrays.items():
-        if not isinstance(name, str) or not name:
-            raise OptionError(f"an array has the name {name!r}; names must be non-empty strings.")
+        if not isinstance(name, str) or name[:1] in ("", "_"):
+            raise OptionError(
+                f"an array has the name {name!r}; names must be non-empty strings without _ at "
+                "their beginning, which is reserved."
+            )
         if not array.ndim:
             raise OptionError(
                 f"{name!r} is a single value, {array.dtype}. Give an array with one row per record."

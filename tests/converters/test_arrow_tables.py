@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pyarrow as pa
 import pytest
-from converted import records_of
+from converted import ledger_of, records_of
 from PIL import Image
 from pyarrow import feather, ipc, parquet
 from sweep import SWEEP
@@ -137,6 +137,27 @@ def test_hugging_face_s_classes_keep_their_numbers_and_images_become_jpegs(
     for record in records_of(tmp_path / "out"):
         red, _, blue = np.asarray(Image.open(io.BytesIO(record["image"][0]))).mean((0, 1))
         assert (red > blue) == (record["label"] == [0])
+
+
+@pytest.mark.parametrize("kind", ["category", "text"])
+def test_numbers_of_hugging_face_s_classes_without_a_name_are_bad_records(
+    raw, raw_tables, tmp_path, kind
+):
+    """-1 and null have no label, as in its ClassLabel.encode_example."""
+    features = {"y": {"names": ["2", "1", "0"], "_type": "ClassLabel"}}
+    table = pa.table({"y": [0, 2, -1, None, 3, -2], "x": range(6)}).replace_schema_metadata(
+        {"huggingface": json.dumps({"info": {"features": features}})}
+    )
+    parquet.write_table(table, raw / "train.parquet")
+    raw_tables.convert(tmp_path / "out", f"--columns=y={kind}", "--max-bad-records=2")
+    found = {record["x"][0]: record["y"][0] for record in records_of(tmp_path / "out")}
+    expected = (0, 2, -1, -1) if kind == "category" else (b"2", b"0", b"", b"")
+    assert found == dict(enumerate(expected))
+    errors = ledger_of(tmp_path / "out").values()
+    assert [error.partition("}")[0] for error in errors] == [
+        "row 5: 'y' is {'a class without a name': 3",
+        "row 6: 'y' is {'a class without a name': -2",
+    ]
 
 
 def test_only_the_columns_asked_for_are_read(raw, raw_tables, tmp_path, monkeypatch):

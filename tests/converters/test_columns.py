@@ -3,18 +3,21 @@
 import json
 import math
 import statistics
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from converted import ledger_of, records_of
+from pyarrow import parquet
 
 from beam_jobs.column_sums import ColumnSums
 from converters.table.columns import Column
 from pipeline.commands import describe
 from pipeline.errors import LabelError, OptionError, SchemaError
 from pipeline.shards.manifest import read_manifest
-from pipeline.shards.schema import read_statistics
+from pipeline.shards.schema import USUAL_FORMAT, TableFormat, read_statistics
 from pipeline.storage.schemes import open_storage
 
 pytestmark = pytest.mark.usefixtures("without_beam")
@@ -164,6 +167,7 @@ def test_images_are_read_where_the_table_names_them(raw_tables, tmp_path):
         ({"a": 1}, ["--missing=b=0"], OptionError, "the tables have no column 'b', which an option names"),
         ({"a": 1}, ["--columns=a=flaot32"], OptionError, "a=flaot32 is not understood. Did you mean 'float32'"),
         ({"a": 1}, ["--columns=a"], OptionError, "--columns: a= is not understood. Give COLUMN=VALUE,... or a .json"),
+        ({"_a": 1, "_b": 1, "a": 1}, ["--columns=_b=skip"], OptionError, "'_a': names that begin with _ .* --columns _a=skip"),
         ({"a": 1}, ["--columns=a=skip"], OptionError, "no column is left to convert. The tables have: a."),
         ({"a": 1}, ["--target-columns=a"], OptionError, "--target-columns=a: not without --image-column or"),
         ({"a": 1}, ["--text-column=a", "--missing=a=1"], OptionError, "--missing=a=1: not with --image-column or"),
@@ -237,6 +241,30 @@ def test_cells_of_each_kind_become_these_values(column, cell, value):
     assert column.value({"a": cell}, bytes) == value
 
 
+COMMAS = TableFormat(decimal=",")
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        [("7", "text"), (7, "int64"), ("7.0", "float32"), (Decimal(7), "float32")],
+        [("true", "category"), ("True", "text"), (True, "int64"), (1.0, "float32")],
+        [("0.1", "float32"), (float(np.float32(0.1)), "float32"), ("0,1", "float32", COMMAS)],
+        [("", "text"), (None, "int64"), (math.nan, "float32"), ("NA", "float32")],
+        [("Oslo, or Rome.", "text"), (" Oslo, or Rome. ", "category", COMMAS)],
+        [("a.png", "image"), ({"bytes": None, "path": "a.png"}, "image")],
+    ],
+    ids=str,
+)
+def test_cells_that_mean_the_same_decide_alike_which_split_has_their_row(same):
+    def content(cell, kind, format=USUAL_FORMAT):
+        return repr(Column("a", kind).content({"a": cell}, format))
+
+    others = (("8", "text"), ("b.png", "image"), (b"a.png", "image"), ("2", "category"))
+    assert len({content(*cell) for cell in same}) == 1
+    assert len({content(*cell) for cell in (same[0], *others)}) == 5
+
+
 @pytest.mark.parametrize(
     "scale",
     [1e-45, 1.0, 1e30, 10.0 ** np.linspace(-40, 30, 1000)],
@@ -301,3 +329,66 @@ def test_a_damaged_file_of_statistics_is_never_trusted(table, raw_tables, tmp_pa
         read_statistics(open_storage("x"), str(tmp_path / "out"))
     raw_tables.convert(tmp_path / "out")
     assert json.loads(file.read_bytes())["splits"]["train"]["a"]["count"] == 1
+
+
+def truths(directory, name, no, yes):
+    """Writes 12 rows: y is true where x is divisible by 3. None leaves a row out."""
+    cells = [no if i % 3 else yes for i in range(12)]
+    rows = [{"x": i, "y": cell} for i, cell in enumerate(cells) if cell is not None]
+    if name.endswith(".parquet"):
+        parquet.write_table(pa.Table.from_pylist(rows), directory / name)
+    else:
+        is_json = name.endswith(".jsonl")
+        text = "".join(f"{row['x']},{row['y']}\n" for row in rows)
+        (directory / name).write_text(lines(*rows) if is_json else f"x,y\n{text}")
+
+
+@pytest.mark.parametrize("flags", [[], ["--label-column=y"]], ids=["guessed", "label"])
+@pytest.mark.parametrize(
+    "tables",
+    [
+        {"train.csv": ("false", "true"), "validation.jsonl": (False, True)},
+        {"train.jsonl": (False, True), "validation.csv": ("0", "true"), "train-2.csv": ("0", "1")},
+        {"train.parquet": (False, True), "validation.csv": ("FALSE", "TRUE")},
+        {"train.parquet": (False, True), "validation.csv": (None, "true")},
+        {"train.csv": ("False", "True"), "validation.csv": ("false", "true")},
+        {"train.csv": ("0", "1"), "validation.parquet": (False, True)},
+        {"train.csv": ("0.0", "1.0"), "validation.csv": ("False", "True")},
+        {"train.csv": ("0.0", "1.0"), "validation.jsonl": (False, True)},
+        {"train.parquet": (0, 1), "validation.parquet": ("false", "true")},
+    ],
+    ids=str,
+)
+def test_true_is_one_class_however_each_table_writes_it(raw_tables, tmp_path, tables, flags):
+    raw_tables.directory.mkdir()
+    for name, spelled in tables.items():
+        truths(raw_tables.directory, name, *spelled)
+    raw_tables.convert(tmp_path / "out", *flags)
+    for split in ("train", "validation"):
+        for record in records_of(tmp_path / "out", split):
+            (x,) = record["x"]
+            assert record["y"] == [int(x % 3 == 0)]
+    labels = read_manifest(str(tmp_path / "out")).labels
+    assert labels is None or [name.lower() for name in labels.names] in (
+        ["false", "true"],
+        ["0", "1"],
+    )
+
+
+@pytest.mark.parametrize("cells", [("churn", "stay"), ("7", "9"), ("0", "2")])
+def test_true_beside_other_classes_is_refused_with_both_files(raw_tables, tmp_path, cells):
+    raw_tables.directory.mkdir()
+    truths(raw_tables.directory, "train.csv", *cells)
+    truths(raw_tables.directory, "validation.jsonl", False, True)
+    message = "'y' has true or false in .*/validation.jsonl, but other classes in .*/train.csv"
+    with pytest.raises(OptionError, match=message):
+        raw_tables.convert(tmp_path / "out", "--label-column=y")
+
+
+def test_true_may_be_a_class_among_others_of_one_table(raw_tables, tmp_path):
+    raw_tables.directory.mkdir()
+    truths(raw_tables.directory, "train.jsonl", "unknown", True)
+    truths(raw_tables.directory, "train-1.jsonl", "unknown", None)
+    truths(raw_tables.directory, "validation.csv", "unknown", "true")
+    raw_tables.convert(tmp_path / "out", "--label-column=y")
+    assert read_manifest(str(tmp_path / "out")).labels.names == ("True", "unknown")

@@ -152,6 +152,25 @@ def test_decimals_and_long_digits_keep_every_digit(raw, convert):
     assert convert()[0]["id"] == [[1234567890123456789]]
 
 
+def test_decimals_with_a_fraction_of_zeros_are_exact_integers_and_others_are_bad(
+    raw, convert, tmp_path
+):
+    cells = ["9007199254740993.00", "-7.00", None, "4503599627370497.25", "0.01"]
+    cells = [cell and decimal.Decimal(cell) for cell in cells]
+    table = pa.table({"d": pa.array(cells, pa.decimal128(38, 2)), "x": cells})
+    parquet.write_table(table, raw / "train.parquet")
+    columns, features, _ = convert("--columns=d=int64", "--missing=d=5", "--max-bad-records=2")
+    rows = zip(columns["d"], columns["x"], strict=True)
+    assert sorted((d, str(x)) for (d,), (x,) in rows) == [
+        (-7, "-7.0"), (5, "nan"), (9007199254740993, "9007199254740992.0"),
+    ]  # fmt: skip
+    assert features["x"].dtype == "float32"
+    assert [*ledger_of(tmp_path / "out").values()] == [
+        "row 4: 'd' is Decimal('4503599627370497.25'); it must be an integer within int64.",
+        "row 5: 'd' is Decimal('0.01'); it must be an integer within int64.",
+    ]
+
+
 def test_digits_that_a_number_would_not_keep_are_texts(raw, convert):
     rows = [("00501", "+39 06", 2**63, "7"), ("10001", "+4930", 5, "8"), ("02139", "+1", 6, "-9")]
     lines = "".join(f"{','.join(map(str, row))}\n" for row in rows)
@@ -327,14 +346,24 @@ def test_only_empty_cells_of_a_category_are_missing(raw, convert):
     assert "c category of 2 classes (DE; 1 missing)" in printed
 
 
-ROUNDED = "records a number above 16,777,216 was rounded, because float32 holds 24 bits"
+ROUNDED = "numbers above 16,777,216 that were rounded, because float32 holds 24 bits: "
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet", ".arrow"])
 def test_numbers_that_float32_rounds_are_counted_in_any_format(raw, convert, suffix):
     """As pandas writes a column of integers with a gap."""
     write(raw / f"train-0{suffix}", pd.DataFrame({"x": [16777217, None, 16777216, 1.1]}))
-    assert f"in 1 of 4 {ROUNDED}" in convert("--columns=x=float32")[2]
+    assert f"{ROUNDED}1." in convert("--columns=x=float32")[2]
+
+
+def test_every_number_that_is_rounded_counts_also_several_of_one_row(raw, convert):
+    rows = [[2**24 + 1, 2**25 + 1, 5], [2**24 + 2, 1, 2], [2**26 + 1, 2**60 + 1, 2**24 + 3]]
+    lines = ({"x": row, "y": 1e9 + i} for i, row in enumerate(rows))
+    (raw / "train.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    _, _, printed = convert("--columns=x=float32,y=float32")
+    numbers = [*np.ravel(rows).tolist(), *(10**9 + i for i in range(3))]
+    assert sum(int(np.float32(number)) != number for number in numbers) == 7
+    assert f"warning: {ROUNDED}7.\n" in printed
 
 
 def test_times_without_a_value_are_not_told_to_become_floats(raw, convert, tmp_path):

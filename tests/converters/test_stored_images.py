@@ -83,6 +83,13 @@ def test_a_png_stays_that_png_and_a_jpeg_that_jpeg(convert):
     assert convert(files) == list(files.values())
 
 
+@pytest.mark.parametrize(("flags", "count"), [(["--image-format=jpeg"], 2), ([], 0)])
+def test_pictures_that_are_cut_to_8_bits_are_counted(convert, capsys, flags, count):
+    convert({**PNGS, "more.tif": encoded(DEPTHS, "TIFF")}, *flags)
+    note = f"in {count} of 5 records values of more than 8 bits were cut to 8"
+    assert (note in capsys.readouterr().out) == bool(count)
+
+
 LOSSLESS = [
     ("grey.bmp", encoded(FOUR, "BMP"), "L", FOUR),
     ("palette.bmp", encoded(of_palette(), "BMP"), "P", INDICES),

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pyarrow as pa
 import pytest
+from converted import records_of
 from kills import FAULTS, OWN_GROUP, ROOT
 from pyarrow import parquet
 from sweep import SWEEP
@@ -39,7 +40,7 @@ KILLS = (  # see sitecustomize
 
 @pytest.fixture(scope="module")
 def raw(tmp_path_factory):
-    """Three tables in row groups of 40 rows."""
+    """Three tables in row groups of 40 rows. `even` is true where the note has an even number."""
     directory = tmp_path_factory.mktemp("tables")
     for part in range(3):
         rows = range(100 * part, 100 * part + 100)
@@ -47,6 +48,7 @@ def raw(tmp_path_factory):
             "x": [i / 7 for i in rows],
             "city": ["ab"[i % 2] for i in rows],
             "note": [f"row {i}" for i in rows],
+            "even": [((False, True), ("false", "true"), (0, 1))[part][i % 2 == 0] for i in rows],
         }
         parquet.write_table(pa.table(table), directory / f"train-{part}.parquet", row_group_size=40)
     return directory
@@ -144,6 +146,8 @@ def test_two_processes_write_the_same_bytes_of_a_parquet_table(
     summary = json.loads((tmp_path / "out/_summary/train.json").read_text())
     assert summary["local_processes"] == 2
     assert digests(tmp_path / "out") == expected
+    numbers = {record["note"][0]: record["even"] for record in records_of(tmp_path / "out")}
+    assert numbers == {f"row {i}".encode(): [1 - i % 2] for i in range(300)}
 
 
 @pytest.mark.slow

@@ -1,14 +1,18 @@
 """Tables of images and texts: what is said of each record, keys, splits, what goes to the ledger, the command line."""
 
+import csv
 import io
 import json
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import tensorflow_datasets as tfds
 from converted import ledger_of, records_of
 from PIL import Image
+from pyarrow import parquet
 
+from converters import table_to_gcs
 from converters.raw.files import HeldOut
 from converters.table.converter import ImageTableConverter
 from converters.table.layouts import find_tables
@@ -150,6 +154,88 @@ def test_one_set_is_split_by_a_hash_of_the_keys(raw_tables, tmp_path):
     }
     assert names["train"] == set(raw_tables.images) - names["validation"]
     assert 2 <= len(names["validation"]) <= 16
+
+
+HOUSES = [
+    {
+        "name": f"house {i}",
+        "rooms": i % 7,
+        "price": i / 7,
+        "gap": i / 2 if i % 5 else None,
+        "sold": i % 3 == 0,
+        "city": ("Rome", "Oslo", None)[i % 3],
+        "floor": str(i % 4),
+        "tags": ["old", "big"][: i % 3],
+    }
+    for i in range(200)
+]
+ODD = {"name": "odd", "rooms": 2.5, "price": 16777217, "gap": 1, "sold": None, "city": "Aachen", "floor": "top", "tags": []}  # fmt: skip
+OF_FLOAT32 = pa.schema(
+    [
+        pa.field("price", pa.float32()) if field.name == "price" else field
+        for field in pa.Table.from_pylist(HOUSES).schema
+    ]
+)
+STORED = {
+    "a row more at the head": {"all.csv": [ODD, *HOUSES]},
+    "a class more": {"all.csv": [HOUSES[0] | {"name": "new", "city": "Aachen"}, *HOUSES]},
+    "in reverse": {"all.csv": HOUSES[::-1]},
+    "in two files": {"part-1.csv": HOUSES[:90], "part-0.jsonl": HOUSES[90:]},
+    "columns in another order": {"all.csv": [dict(reversed(row.items())) for row in HOUSES]},
+    "Parquet": {"all.parquet": HOUSES},
+}
+
+
+def write_rows(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        parquet.write_table(pa.Table.from_pylist(rows, OF_FLOAT32), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    else:
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, [*rows[0]])
+            writer.writeheader()
+            writer.writerows(row | {"tags": "|".join(row["tags"])} for row in rows)
+
+
+def held_out(out, split, column):
+    return sorted(record[column][0].decode() for record in records_of(out, split))
+
+
+@pytest.mark.parametrize("flags", [[], ["--text-column=name", "--labels-column=tags"]], ids=len)
+def test_rows_held_out_stay_so_whatever_is_added_and_however_they_are_stored(tmp_path, flags):
+    key = "text" if flags else "name"
+    flags = flags or ["--columns=name=text,tags=skip"]
+    flags = [*flags, "--validation-fraction=0.2", "--test-fraction=0.1"]
+    found = {}
+    for stored, files in {"csv": {"all.csv": HOUSES}, **STORED}.items():
+        for name, rows in files.items():
+            write_rows(tmp_path / stored / name, rows)
+        out = tmp_path / f"{stored} out"
+        table_to_gcs.main([f"--raw-data-dir={tmp_path / stored}", f"--output={out}", *flags])
+        added = {"odd", "new"}
+        found[stored] = [{*held_out(out, split, key)} - added for split in ("validation", "test")]
+    assert found == dict.fromkeys(found, found["csv"])
+    assert all(found["csv"])
+
+
+def test_equal_rows_are_in_one_split_and_few_different_ones_warn_with_the_numbers(tmp_path):
+    write_rows(tmp_path / "raw/all.csv", [*HOUSES[:8] * 30, *HOUSES[8:10]])
+    flags = ["--columns=name=text,tags=skip", "--validation-fraction=0.5"]
+    table_to_gcs.main(
+        [f"--raw-data-dir={tmp_path / 'raw'}", f"--output={tmp_path / 'out'}", *flags]
+    )
+    train, validation = (
+        held_out(tmp_path / "out", split, "name") for split in ("train", "validation")
+    )
+    assert {*train}.isdisjoint(validation)
+    assert len(train) + len(validation) == 242
+    for split, names in (("train", train), ("validation", validation)):
+        (warning,) = json.loads((tmp_path / f"out/_summary/{split}.json").read_text())["warnings"]
+        assert warning.startswith(
+            f"split {split!r} has {len(names)} records, of which {len({*names})} differ: one occurs 30 times."
+        )
 
 
 def test_targets_arrive_as_float32_and_invalid_numbers_are_listed(table, tmp_path, raw_tables):

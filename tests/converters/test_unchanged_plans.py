@@ -92,6 +92,23 @@ def a_table_of_numbers(raw):
     return table_to_gcs.main, ["--image-column=file", "--target-columns=x,y", "--max-bad-records=2"]
 
 
+def rows_of_all_kinds(raw):
+    cells = [(i / 3, i * 2**40, "ab"[i % 2], f"text {i}", i % 3 == 0) for i in range(20)]
+    rows = "".join(f"{','.join(map(str, row))}\n" for row in cells)
+    write(raw, {"all.csv": f"x,n,class,text,truth\n{rows}".encode()})
+    return table_to_gcs.main, ["--validation-fraction=0"]
+
+
+def rows_without_keys(raw):
+    main, _ = rows_of_all_kinds(raw)
+    return main, ["--validation-fraction=0.3"]
+
+
+def rows_with_keys(raw):
+    main, _ = rows_of_all_kinds(raw)
+    return main, ["--validation-fraction=0.3", "--key-column=text"]
+
+
 def imagenet(raw):
     classes = {
         f"n0000000{i}.tar": tar_of({f"n0000000{i}_{j}.JPEG": JPEG + bytes(j) for j in range(3)})
@@ -136,6 +153,24 @@ UNCHANGED = {
     a_table_of_numbers: (
         {"train": "c869324d5b2983754601ca84d92930d4"},
         "1c7b5add184a55d9258c653fac20d9ee58e2c8e2beb3f83d9a883afc825b8a89",
+    ),
+    rows_of_all_kinds: (
+        {"train": "fee1178d752237f8109245066c519016"},
+        "16fce617146562d212f942f3f946d6829c1090801ab22b89c754af9cca440a13",
+    ),
+    rows_without_keys: (
+        {
+            "train": "588ff75f01c941b2a1831fc395699c65",
+            "validation": "76cb1c7067b787c64718f02582f22ae8",
+        },
+        "d2e4a53aa04d1cac3fbea318efd00bd6d743ce5f3026245ca27cc74b0fa02cc5",
+    ),
+    rows_with_keys: (
+        {
+            "train": "62792dd5c445c173c3802c104994ea46",
+            "validation": "6cc5340d1da2f7d74e6cd5ec1fbc6032",
+        },
+        "9219dcb521a9f1b761afb79006a2d7a15cdfb59bc93bacede26e8cedac11902c",
     ),
     imagenet: (
         {"train": "85789b3f32c28381cecd264191534e0d"},

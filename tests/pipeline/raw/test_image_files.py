@@ -7,6 +7,7 @@ import struct
 import warnings
 import zlib
 
+import cv2
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -110,11 +111,18 @@ def test_an_avif_is_one_clear_error_where_pillow_cannot_read_it(monkeypatch):
         ToJpeg()(encode(SMOOTH, "AVIF"))
 
 
-@pytest.mark.parametrize("form", ["PNG", "TIFF"])
-def test_sixteen_bit_grey_is_scaled_to_eight_bits(form):
-    pixels = np.linspace(0, 65535, 80 * 60).reshape(60, 80).astype(np.uint16)
-    decoded = np.asarray(decode(ToJpeg()(encode(pixels, form)).data), int)
+@pytest.mark.parametrize("form", ["png", "tiff"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_sixteen_bits_are_cut_to_eight_with_a_note(form, channels):
+    pixels = np.linspace(0, 65535, 80 * 60).reshape(60, 80, 1).astype(np.uint16)
+    pixels = np.repeat(pixels, channels, axis=2)
+    image = ToJpeg()(cv2.imencode(f".{form}", pixels)[1].tobytes())
+    decoded = np.asarray(decode(image.data), int).reshape(pixels.shape)
     assert np.abs(decoded - (pixels >> 8)).max() <= 4
+    assert image.notes == (
+        "values of more than 8 bits were cut to 8, because a JPEG holds no more",
+    )
+    assert not ToJpeg()(cv2.imencode(f".{form}", pixels.astype(np.uint8))[1].tobytes()).notes
 
 
 @pytest.mark.parametrize("form", ["PNG", "WEBP", "GIF", "TIFF", "AVIF"])

@@ -135,6 +135,7 @@ def test_a_memory_mapped_file_serves_as_an_array(tmp_path):
         ({"a": IMAGES[:0], "b": LABELS[:0]}, EmptySplitError, r"arrays \(a, b\) have no rows"),
         ({"a": np.float32(3)}, OptionError, "'a' is a single value, float32"),
         ({1: IMAGES}, OptionError, "an array has the name 1; names must be non-empty strings"),
+        ({"a": IMAGES, "_a": IMAGES}, OptionError, "an array has the name '_a'; .* without _ at"),
         ({"": IMAGES}, OptionError, "an array has the name ''"),
         (
             {"t": ["a", "bc"]},
