@@ -5,6 +5,7 @@ so that --help and --dry-run work without it."""
 
 import contextlib
 import importlib
+import itertools
 import socket
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -118,15 +119,14 @@ def num_processes(options: Any) -> int:
 
 
 def _core_seconds(job: ConversionJob) -> float:
-    """An estimate of the work. Of folders only the last is listed, because listing all may take
+    """An estimate of the work. Of folders only the last is scanned, because listing all may take
     minutes."""
     rate = job.converter.core_seconds_per_gb
     last = job.sources[-1]
     if last.kind != "folder":
         return sum(rate(source.uri) * source.bytes for source in job.sources) / GB
-    files, _ = open_storage(last.uri).entries(last.uri)
-    seconds = sum(rate(name) * stat.bytes for name, stat in files.items()) / GB
-    return len(job.sources) * seconds
+    rows = itertools.chain.from_iterable(job.converter.scan(open_storage(last.uri), last))
+    return len(job.sources) * sum(rate(row.key) * row.size for row in rows) / GB
 
 
 def _decide_processes(job: ConversionJob, options: Any) -> None:
