@@ -1,6 +1,6 @@
 """Finds the images of an image folder:
 
-    folders by split      <split>/<class>/**; the split is train, validation (or val) or test
+    folders by split      <split>/<class>/**; the split is one of SPLIT_NAMES, in any case
     one set of folders    <class>/**; a fraction of the images is for validation
     archives              <split>.zip (.tar, .tar.gz) with <class>/**; or one archive of either
 

@@ -358,6 +358,12 @@ def test_an_archive_whose_only_class_has_tiffs_is_that_class(tmp_path):
     assert find_folders(f"{tmp_path}/raw.zip", [], HeldOut(0.0)).classes == ("cat",)
 
 
+def test_a_class_with_files_in_folders_only_is_not_empty(tmp_path):
+    (tmp_path / "raw.zip").write_bytes(zip_of({"cat/more/1.jpg": b""}, folders=["dog/more"]))
+    (note,) = find_folders(f"{tmp_path}/raw.zip", [], HeldOut(0.0)).notices
+    assert "no files in one of its classes: 'dog'." in note
+
+
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_two_class_folders_that_differ_in_normalization_only_are_refused(tmp_path, split):
     composed, decomposed = "K\u00e4se", "Ka\u0308se"
