@@ -1,5 +1,7 @@
 """The records of a host as a tf.data.Dataset: which ones, in which order, checked, saved, and in Keras."""
 
+import io
+import re
 import shutil
 from pathlib import Path
 
@@ -7,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from pipeline import tf_data
 from pipeline.datasets import eval_dataset, open_dataset
@@ -136,6 +139,19 @@ def test_an_evaluation_of_its_records_states_what_proves_it(images):
             assert (batch["_index"][batch["_mask"] == 0] == -1).all()
             crc += int(batch["_crc"].sum(dtype=np.uint64))
     assert crc % 2**32 == expected.info.expected_crc
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/frameworks.md"])
+def test_programs_of_the_guides_decode_the_pixels_of_decode_jpeg(page):
+    text = (Path(__file__).parents[2] / page).read_text()
+    (decoding,) = re.findall(r" = (tf\.io\.decode_jpeg\(jpeg.*\))\n.* \(32, 32, 1\)", text)
+    noise = np.random.default_rng(5).integers(0, 256, (4, 4, 3), np.uint8)
+    for mode in ("RGB", "L"):
+        buffer = io.BytesIO()
+        Image.fromarray(noise).resize((32, 32)).convert(mode).save(buffer, "JPEG", quality=90)
+        jpeg = buffer.getvalue()
+        expected = DecodeJpeg("x", into="y", shape=(32, 32, 1))({"x": jpeg}, None)["y"]
+        np.testing.assert_array_equal(eval(decoding, {"tf": tf, "jpeg": jpeg}), expected)
 
 
 @pytest.mark.parametrize("hosts", [ONE_HOST, Hosts(1, 2)], ids=str)
