@@ -23,7 +23,7 @@ from converters.raw.files import SPLITS, first_few, held_out_of, left_out, read_
 from converters.table.columns import CLASS_NAME, KINDS, SKIP, Column
 from converters.table.converter import ImageTableConverter
 from converters.table.finding import ALL, find_columns, given_values
-from converters.table.layouts import check_columns, find_tables, table_format
+from converters.table.layouts import add_csv_options, check_columns, find_tables, table_format
 from converters.table.row_converter import RowConverter
 from pipeline.commands.command import Console
 from pipeline.errors import LabelError, OptionError
@@ -54,7 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     splits = chosen_splits(args, SPLITS)
     check_places(args.raw_data_dir, args.output)
     held_out = held_out_of(args)
-    format = table_format(args.delimiter, args.decimal, args.encoding, args.missing_values)
+    format = table_format(
+        args.delimiter, args.decimal, args.encoding, args.missing_values, args.quote
+    )
     of_images = bool(args.image_column)
     raw = find_tables(args.raw_data_dir, splits, held_out, format, of_images=of_images)
     check_columns(raw.tables, required)
@@ -65,13 +67,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     shared = (args.key_column, format, held_out, to_jpeg)
     with Console().status("looking at the columns"):  # reads every row of every table
         if args.image_column:
-            converter = ImageTableConverter(args.image_column, _target(args, raw.tables), *shared)
+            converter = ImageTableConverter(
+                args.image_column, _target(args, raw.tables, notices), *shared
+            )
         elif args.text_column:
             text = Column(args.text_column, "text", key="text", required=True)
-            columns = (text, *_target(args, raw.tables))
+            columns = (text, *_target(args, raw.tables, notices))
             converter = RowConverter(columns, *shared, "text_table")
         else:
-            columns = _all_columns(args, raw.tables)
+            columns = _all_columns(args, raw.tables, notices)
             stored = args.image_format or "stored"
             features = tuple(column for column in columns if column.kind != SKIP)
             converter = RowConverter(features, *shared, image_format=stored)
@@ -82,7 +86,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run(args, converter, raw.sources, notices=notices)
 
 
-def _all_columns(args: argparse.Namespace, tables: Sequence[Table]) -> Mapping[Column, str]:
+def _all_columns(
+    args: argparse.Namespace, tables: Sequence[Table], notices: list[str]
+) -> Mapping[Column, str]:
     """All columns, which become features, and what was seen of their cells."""
     label = args.label_column
     missing = given_values("--missing", args.missing)
@@ -90,7 +96,8 @@ def _all_columns(args: argparse.Namespace, tables: Sequence[Table]) -> Mapping[C
     defaults = dict.fromkeys(missing, kinds.get(ALL)) | ({label: "category"} if label else {})
     kinds = defaults | kinds
     columns = dict[Column, str]()
-    for column, seen in find_columns(tables, kinds, max_bad_records=args.max_bad_records).items():
+    found = find_columns(tables, kinds, None, args.max_bad_records, notices)
+    for column, seen in found.items():
         if column.name in missing and column.kind not in ("float32", "int64", "category"):
             raise OptionError(
                 f"--missing: {column.name!r} holds {column.kind}. Give it numbers and categories."
@@ -156,7 +163,9 @@ def _option(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _target(args: argparse.Namespace, tables: Sequence[Table]) -> tuple[Column, ...]:
+def _target(
+    args: argparse.Namespace, tables: Sequence[Table], notices: list[str]
+) -> tuple[Column, ...]:
     """The labels or numbers, under the keys that readers of images or of texts expect."""
     if numbers := _target_columns(args):
         return (
@@ -170,7 +179,7 @@ def _target(args: argparse.Namespace, tables: Sequence[Table]) -> tuple[Column, 
     column = Column(name, "category", separator=separator)
     if not args.label_file:
         kinds = {name: "category", ALL: SKIP}
-        (classes,) = find_columns(tables, kinds, separator, args.max_bad_records)
+        (classes,) = find_columns(tables, kinds, separator, args.max_bad_records, notices)
         column = replace(column, names=classes.names)
     column = _as_label(args, column)
     if separator:
@@ -194,7 +203,7 @@ def _parser() -> argparse.ArgumentParser:
         "table_to_gcs", __doc__, EXAMPLES, SPLITS, raw_data, fraction=fraction
     )
     texts = parser.add_argument_group("texts of csv, tsv and jsonl, plain or .gz")
-    texts.add_argument("--delimiter", help="a character, or tab (default: comma; tab in .tsv)")
+    add_csv_options(texts)
     texts.add_argument("--decimal", choices=".,", default=".", help="mark in numbers (default: .)")
     texts.add_argument(
         "--encoding", default="utf-8", help="such as latin-1 or cp1252 (default: utf-8)"

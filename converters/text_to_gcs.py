@@ -17,7 +17,7 @@ from beam_jobs.launch import exit_with
 from beam_jobs.summary import check_places
 from converters.command_line import chosen_splits, conversion_parser, parsed, run
 from converters.raw.files import SPLITS, held_out_of, left_out, read_label_text
-from converters.table.layouts import check_columns, table_format
+from converters.table.layouts import add_csv_options, check_columns, table_format
 from converters.text.converter import TextConverter
 from converters.text.documents import SUFFIXES, DocumentFormat, find_texts
 from pipeline.checks import check_number, did_you_mean
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Converts, or reports a --dry-run. Returns the exit status. Raises InfeedError."""
     args = parsed(_parser(), argv)
     check_number("--sequence-length", args.sequence_length, at_least=2, at_most=_LONGEST_ROW)
-    format = table_format(args.delimiter)
+    format = table_format(args.delimiter, quote=args.quote)
     splits = chosen_splits(args, SPLITS)
     check_places(args.raw_data_dir, args.output)
     reading = DocumentFormat(
@@ -109,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     documents.add_argument(
         "--text-column", default="text", help="column of tables with the documents (default: text)"
     )
-    documents.add_argument("--delimiter", help="of csv files (default: comma; tab in .tsv)")
+    add_csv_options(documents)
     documents.add_argument(
         "--max-document-bytes",
         default="16MB",

@@ -14,7 +14,6 @@ JAX = "jax._src.distributed:"
 JAXLIB = "jaxlib._jax:"
 ORBAX = "orbax.checkpoint:"
 DATAFLOW = "apache_beam.runners.dataflow.internal.apiclient:DataflowApplicationClient"
-WORKERS = "apache_beam.runners.portability.fn_api_runner.worker_handlers:SubprocessSdkWorkerHandler"
 STORE = [f"key_value_{name}" for name in ("set", "try_get", "dir_get")]
 # Library and our module -> names, some with a text that their source contains.
 PRIVATE = {
@@ -41,9 +40,6 @@ PRIVATE = {
     ("apache-beam", "beam_jobs/runners/dataflow.py"): [
         (DATAFLOW, "self._jobs_client = "),
         (DATAFLOW, "self._storage_client"),
-    ],
-    ("apache-beam", "beam_jobs/runners/local_workers.py"): [
-        (WORKERS, "self._worker_command_line = ")
     ],
     ("apache-beam", "converters/command_line.py"): [
         "apache_beam.options.pipeline_options:StandardOptions._add_argparse_args"

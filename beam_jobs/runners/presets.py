@@ -5,6 +5,7 @@ so that --help and --dry-run work without it."""
 
 import contextlib
 import importlib
+import itertools
 import socket
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from beam_jobs.converter import ConversionJob, Waiting
+from beam_jobs.converter import ConversionJob, Packer, Waiting
 from beam_jobs.loopback import on_loopback
 from beam_jobs.runners import dataflow, dataflow_job
 from pipeline.checks import did_you_mean
@@ -25,6 +26,9 @@ _SECONDS_PER_PROCESS = 15  # of work, because processes start 3 s later
 _BYTES_PER_PROCESS = 2**30  # packing takes most: 550 MB of text, 300 MB of tables
 _PROCESSES = "multi_processing"  # Beam's name
 _CONNECT_SECONDS = 10  # Dask's default is 30, even if the port refuses connections
+# Dask starts workers again; without any, a job waits no longer than this. Its default is for ever
+_WITHOUT_WORKERS = {"distributed.scheduler.no-workers-timeout": "10s"}
+_NO_START = "Nanny failed to start"  # of Dask's error for a worker that died before it connected
 _PACKAGE = "beam_jobs"
 _PARTITIONS_PER_THREAD = 4  # to balance shards of different sizes
 _PAGE = "docs/runners.md has both commands."
@@ -118,15 +122,14 @@ def num_processes(options: Any) -> int:
 
 
 def _core_seconds(job: ConversionJob) -> float:
-    """An estimate of the work. Of folders only the last is listed, because listing all may take
+    """An estimate of the work. Of folders only the last is scanned, because listing all may take
     minutes."""
     rate = job.converter.core_seconds_per_gb
     last = job.sources[-1]
-    if last.kind != "folder":
+    if last.kind != "folder" or isinstance(job.converter, Packer):
         return sum(rate(source.uri) * source.bytes for source in job.sources) / GB
-    files, _ = open_storage(last.uri).entries(last.uri)
-    seconds = sum(rate(name) * stat.bytes for name, stat in files.items()) / GB
-    return len(job.sources) * seconds
+    rows = itertools.chain.from_iterable(job.converter.scan(open_storage(last.uri), last))
+    return len(job.sources) * sum(rate(row.key) * row.size for row in rows) / GB
 
 
 def _decide_processes(job: ConversionJob, options: Any) -> None:
@@ -204,12 +207,15 @@ def _dask_cluster(job: ConversionJob, options: Any) -> Iterator[None]:
 
     Raises ConversionError if no scheduler answers, or if infeed is not installed there."""
     from apache_beam.runners.dask.dask_runner import DaskOptions
+    from dask import config
     from distributed import LocalCluster
 
     dask = options.view_as(DaskOptions)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_naming_deaths())
         if not _is_elsewhere(options):
             _decide_processes(job, options)
+            stack.enter_context(config.set(_WITHOUT_WORKERS))
             cluster = LocalCluster(
                 n_workers=num_processes(options),
                 threads_per_worker=1,
@@ -224,6 +230,20 @@ def _dask_cluster(job: ConversionJob, options: Any) -> Iterator[None]:
         if not (dask.npartitions or dask.partition_size):
             dask.npartitions = _PARTITIONS_PER_THREAD * max(2, sum(client.nthreads().values()))
         yield
+
+
+@contextlib.contextmanager
+def _naming_deaths() -> Iterator[None]:
+    from distributed.scheduler import KilledWorker, NoWorkerError
+
+    try:
+        yield
+    except Exception as e:
+        if not isinstance(e, KilledWorker | NoWorkerError) and _NO_START not in str(e):
+            raise
+        raise ConversionError(
+            f"a worker process died: {e} Run the same command again to resume."
+        ) from e
 
 
 def _connected(dask_options: dict[str, Any]) -> Any:

@@ -14,14 +14,14 @@ from beam_jobs.converter import Converted, Source
 from beam_jobs.references import File, Reference, References
 from converters.images import image_records
 from converters.images.image_archives import class_files
-from converters.raw.files import HeldOut, is_hidden, is_of, names_digest, position
+from converters.raw.files import HeldOut, files_below, is_of, names_digest, position
 from converters.raw.tars import Member
 from converters.raw.zips import ZipMember, unpacked
 from pipeline.raw.image_files import ToJpeg
 from pipeline.raw.jpeg import Jpeg
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Labels, Schema
-from pipeline.storage.storage import Storage
+from pipeline.storage.storage import Storage, join
 
 _LABEL_BASE = 1
 
@@ -101,14 +101,15 @@ class ImageFolderConverter:
 
 
 def _files(storage: Storage, source: Source) -> Iterator[tuple[str, File, Member]]:
-    """The files of a source, as (class or "", file to read, member of the class's folder)."""
+    """The files of a source, as (class or "", file to read, member with its path in the class's
+    folder)."""
     if source.kind != "folder":
         for class_name, member in class_files(source):
             yield class_name, source.file, member
         return
-    for file, member in image_records.folder_members(storage, source.uri):
-        if not is_hidden(member.name) and (member.kind != "folder" or source.tag):
-            yield source.tag, file, member
+    for name, stat in files_below(storage, source.uri, lambda _: bool(source.tag)):
+        file = File(join(source.uri, name), stat)
+        yield source.tag, file, Member(name, 0, stat.bytes, "file")
 
 
 def _zipped(row: Reference, member: Member) -> Reference:

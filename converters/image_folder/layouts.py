@@ -1,8 +1,8 @@
 """Finds the images of an image folder:
 
-    folders by split      <split>/<class>/*; the split is train, validation (or val) or test
-    one set of folders    <class>/*; a fraction of the images is for validation
-    archives              <split>.zip (.tar, .tar.gz) with <class>/*; or one archive of either
+    folders by split      <split>/<class>/**; the split is one of SPLIT_NAMES, in any case
+    one set of folders    <class>/**; a fraction of the images is for validation
+    archives              <split>.zip (.tar, .tar.gz) with <class>/**; or one archive of either
 
 The command line decides which, because a class may be called train. Ignores what is_hidden
 names."""
@@ -26,10 +26,9 @@ from converters.images.image_archives import (
 from converters.raw.files import SPLITS, HeldOut, chosen, first_few, is_hidden, open_raw_data
 from converters.table.layouts import hint_of_tables
 from pipeline.errors import RawDataError
+from pipeline.sources.named_splits import SPLIT_NAMES
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import find_file, join
-
-_FOLDER_NAMES = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,7 @@ def _by_split(raw: _Raw) -> tuple[_Folders, Sequence[str]]:
         else:
             folders[split] = raw.open(stems[stem]).class_folders(until=())
     if not folders and (archive := raw.only_archive()):
-        top = archive.class_folders(until=_FOLDER_NAMES)
+        top = archive.class_folders(until=SPLIT_NAMES)
         folders = {
             split: archive.class_folders_at((*top.place, name))
             for split, name in _named_by_split(top.path, top.classes, "folders").items()
@@ -135,7 +134,7 @@ def _by_split(raw: _Raw) -> tuple[_Folders, Sequence[str]]:
             else "Put the images of each class into a folder with the name of the class."
         )
         raise RawDataError(
-            f"{raw.path} has no folder of a split ({', '.join(_FOLDER_NAMES)}), and no archive of "
+            f"{raw.path} has no folder of a split ({', '.join(SPLIT_NAMES)}), and no archive of "
             f"one. It has: {first_few([*names, *files])}. {remedy} "
             f"{hint_of_tables(raw.path, raw.folder.files)}".rstrip()
         )
@@ -145,7 +144,7 @@ def _by_split(raw: _Raw) -> tuple[_Folders, Sequence[str]]:
 def _named_by_split(path: str, names: Iterable[str], what: str) -> dict[str, str]:
     places: dict[str, str] = {}
     for name in names:
-        split = _FOLDER_NAMES.get(name)
+        split = SPLIT_NAMES.get(name.lower())
         if split and split in places:
             raise RawDataError(
                 f"{path} has two {what} for the {split} split. Rename or remove one of them."
@@ -157,8 +156,8 @@ def _named_by_split(path: str, names: Iterable[str], what: str) -> dict[str, str
 
 def _one_set(raw: _Raw) -> ClassFolders:
     archive = None if raw.folder.classes else raw.only_archive()
-    folder = archive.class_folders(until=_FOLDER_NAMES) if archive else raw.folder
-    if folder.classes and set(folder.classes) <= set(_FOLDER_NAMES):
+    folder = archive.class_folders(until=SPLIT_NAMES) if archive else raw.folder
+    if folder.classes and {name.lower() for name in folder.classes} <= set(SPLIT_NAMES):
         raise RawDataError(
             f"{folder.path} has folders by split ({', '.join(folder.classes)}). Leave out "
             "--validation-fraction."

@@ -95,18 +95,21 @@ class Archive:
         """The class folders in a folder of the archive, sorted by name."""
         folder = self.folders[place]
         classes = sorted(folder.folders)
-        inside = ((name, self.folders[*place, name]) for name in classes)
-        empty = [name for name, below in inside if not below.files and not below.folders]
+        depth = len(place)
+        filled = {inside[: depth + 1] for inside, each in self.folders.items() if each.files}
+        empty = [name for name in classes if (*place, name) not in filled]
         path = "/".join((self.name, *place))
         return ClassFolders(path, tuple(classes), folder.files, empty, self, place)
 
     def class_folders(self, until: Collection[str]) -> ClassFolders:
         """Its folder of class folders: the topmost one that does not merely wrap another folder.
 
-        until: names of folders that a wrapper never contains."""
+        until: names of folders that a wrapper never contains, in lower case."""
         place: Place = ()
-        while len(names := self.folders[place].folders) == 1 and not names & set(until):
+        while len(names := self.folders[place].folders) == 1:
             inside = (*place, *names)
+            if inside[-1].lower() in until:
+                break
             # the only class
             if self.folders[inside].has_images or not self.folders[inside].folders:
                 break
@@ -137,20 +140,15 @@ def class_files(source: Source) -> Iterator[tuple[str, Member]]:
     """(class, member) of the contents of a source's class folders; files next to these have class
     "".
 
-    Members have their base names. Folders inside class folders are of kind "folder"."""
+    Members have their paths in the class folder. Folders are left out."""
     root = tuple(source.tag.split("/")) if source.tag else ()
-    nested: set[Place] = set()
     for path, member in _members(source.uri, source.kind, source.uri):
         place = path[len(root) :]
-        if path[: len(root)] != root or not place or any(map(is_hidden, place[:2])):
+        if not place or path[: len(root)] != root or any(map(is_hidden, place)):
             continue
-        if len(place) == 1 and member.kind != "folder":
-            yield "", replace(member, name=place[0])
-        elif len(place) == 2 and member.kind != "folder":
-            yield place[0], replace(member, name=place[1])
-        elif len(place) > 1 and place[:2] not in nested:
-            nested.add(place[:2])
-            yield place[0], Member(place[1], member.offset, 0, "folder")
+        if member.kind != "folder":
+            class_name = place[0] if len(place) > 1 else ""
+            yield class_name, replace(member, name="/".join(place[1:] or place))
 
 
 def _members(uri: str, kind: str, name: str) -> Iterator[tuple[Place, Member]]:

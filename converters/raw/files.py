@@ -23,11 +23,12 @@ from pipeline.checks import check_number
 from pipeline.errors import LabelError, OptionError, RawDataError
 from pipeline.shards.frames import Compression
 from pipeline.sizes import counted
+from pipeline.sources.named_splits import SPLIT_NAMES
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Stat, Storage, find_file, join
 
 SPLITS = ("train", "validation", "test")
-_SPLIT = re.compile(r"(train|validation|val|test)[-_./].*", re.DOTALL)
+_SPLIT = re.compile(rf"({'|'.join(SPLIT_NAMES)})[-_./].*", re.DOTALL | re.I | re.ASCII)
 _MOST_PATHS = 100  # to one directory
 _SPLIT_KEY = b"infeed image_folder validation"
 _Item = TypeVar("_Item")
@@ -135,7 +136,7 @@ def by_split(
         return dict.fromkeys(held_out.splits, names)
     files: dict[str, list[str]] = {}
     for match in filter(None, map(_SPLIT.fullmatch, names)):
-        files.setdefault("validation" if match[1] == "val" else match[1], []).append(match[0])
+        files.setdefault(SPLIT_NAMES[match[1].lower()], []).append(match[0])
     if not files:
         raise RawDataError(
             f"{raw_data_dir} has no {examples}. It has: {first_few(names)}. If these are not split "

@@ -25,7 +25,7 @@ from pipeline.raw.image_files import ToJpeg
 from pipeline.raw.jpeg import Jpeg
 from pipeline.raw.rows import Table, TableRow
 from pipeline.shards.example import Value, encode_example
-from pipeline.shards.schema import USUAL_FORMAT, Labels, Schema, TableFormat
+from pipeline.shards.schema import USUAL_FORMAT, Labels, Schema, TableFormat, stated
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, in_parallel, join
 
@@ -73,7 +73,7 @@ class ImageTableConverter:
         return labels_of(self.target)
 
     def digest_fields(self) -> Mapping[str, Any]:
-        return {"converter": "table/4", **asdict(self)}
+        return {"converter": "table/4", **asdict(self, dict_factory=stated)}
 
     def scan(self, storage: Storage, source: Source) -> Iterator[References]:
         """See Converter. A source is a table. On gs:// this makes one request per image, 32 at

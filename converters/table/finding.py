@@ -29,6 +29,7 @@ from pipeline.storage.schemes import open_storage
 ALL = "*"
 _MAX_CLASSES = 100_000
 _SHOWN = 3  # bad rows
+_MANY_LINE_ENDS = 10
 _FEW_VALUES = (
     1000  # of texts: up to here, and if each occurs twice on average, they are taken for classes
 )
@@ -224,12 +225,23 @@ def _kind_of_number(sign: str, whole: str, fraction: str | None, exponent: str |
     return "int64" if len(whole) <= 19 and is_int64(int(sign + whole)) else _BIG
 
 
+def _is_long(cell: Any) -> bool:
+    return str(cell).count("\n") > _MANY_LINE_ENDS
+
+
 def _cells_of(
-    path: str, rows: Iterable[TableRow], bad: list[str], allowed: int
+    path: str, rows: Iterable[TableRow], bad: list[str], allowed: int, long: list[str]
 ) -> Iterator[tuple[str, Any]]:
-    """The cells of all rows, with their columns. Adds the errors of bad ones. Raises RawDataError
-    if these are too many for the splits together."""
+    """The cells of all rows, with their columns. Adds the errors of bad ones, and the place of
+    the first that a quote may have made long. Raises RawDataError if bad ones are too many for the
+    splits together."""
     for row in rows:
+        if (
+            not long
+            and row.lines > _MANY_LINE_ENDS
+            and (row.error or any(map(_is_long, row.cells.values())))
+        ):
+            long.append(f"{path}:{row.line}")
         if row.error:
             bad.append(f"  {path}:{row.line}: {row.error}")
             if len(bad) > len(SPLITS) * allowed + MOST_LISTED:
@@ -255,13 +267,16 @@ def find_columns(
     kinds: Mapping[str, str | None],
     separator: str | None = None,
     max_bad_records: int = 0,
+    notices: list[str] | None = None,
 ) -> Mapping[Column, str]:
     """The columns to convert, in the order in which they are found, and what was seen of their
     cells; of the kind SKIP those without a name. Reads every row; the conversion reports bad ones.
 
-    kinds: by name, None to guess; ALL is for all others. separator: see Column. Raises OptionError,
-    LabelError; RawDataError if every row is bad, or more than the splits may have."""
+    kinds: by name, None to guess; ALL is for all others. separator: see Column. notices: gets those
+    about cells. Raises OptionError, LabelError; RawDataError if every row is bad, or more than the
+    splits may have."""
     bad = list[str]()
+    long = list[str]()
     columns = dict[str, _Cells]()
     for table in tables:
         known = table.arrow.arrow_cells(table.uri) if table.is_arrow else {}
@@ -274,7 +289,7 @@ def find_columns(
         examples = ((name, cell) for name, cells in known.items() for cell in cells)
         if of_folders:  # whose cells are those of rows
             unknown = unknown or set(itertools.islice(known, 1))
-        of_rows = _cells_of(table.uri, table.rows(unknown), bad, max_bad_records)
+        of_rows = _cells_of(table.uri, table.rows(unknown), bad, max_bad_records, long)
         is_text = not table.is_arrow and not is_json(table.uri)
         for shown, cells in ((False, examples), (True, of_rows)):
             for name, cell in cells:
@@ -284,6 +299,11 @@ def find_columns(
                     text = is_text or name in of_folders
                     typed = name in known
                     columns[name].add(cell, table, text=text, show=shown, typed=typed)
+    if long and notices is not None:
+        notices.append(
+            f"cells have more than {_MANY_LINE_ENDS} line ends, the first in {long[0]}. If their "
+            "quotes are characters like any other, rows are lost in them: give --quote none."
+        )
     if not columns:
         problem = f"all {len(bad):,} rows are bad:" if bad else "no rows, at most a header."
         remedy = "Add or repair rows; see also --delimiter and --encoding."

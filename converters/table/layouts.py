@@ -4,6 +4,7 @@ tables by split     train.csv, validation.jsonl (or val), test.tsv, ...; several
 train-00.csv, train_1.csv one set of tables   *.csv, ...; a fraction of the rows is for
 validation"""
 
+import argparse
 import codecs
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -123,6 +124,7 @@ def table_format(
     decimal: str = ".",
     encoding: str = "utf-8",
     missing_values: str | None = None,
+    quote: str = "double",
 ) -> TableFormat:
     """The format that the options of these names state. Raises OptionError."""
     delimiter = "\t" if delimiter == "tab" else delimiter
@@ -140,7 +142,19 @@ def table_format(
         if missing_values is None
         else tuple(map(str.strip, missing_values.split(",")))
     )
-    return TableFormat(delimiter, decimal, codecs.lookup(encoding).name, missing)
+    name = codecs.lookup(encoding).name
+    return TableFormat(delimiter, decimal, name, missing, quote != "none")
+
+
+def add_csv_options(group: argparse._ArgumentGroup) -> None:
+    """Adds --delimiter and --quote."""
+    group.add_argument("--delimiter", help="a character, or tab (default: comma; tab in .tsv)")
+    group.add_argument(
+        "--quote",
+        choices=("double", "none"),
+        default="double",
+        help='what encloses cells of csv files: " or nothing (default: double)',
+    )
 
 
 def hint_of_tables(directory: str, files: Iterable[str]) -> str:

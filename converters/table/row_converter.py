@@ -22,7 +22,7 @@ from pipeline.raw.cells import cell_of, text_cell
 from pipeline.raw.image_files import CUT, NOTES, ToJpeg
 from pipeline.raw.rows import Table, TableRow
 from pipeline.shards.example import encode_example
-from pipeline.shards.schema import USUAL_FORMAT, Labels, Schema, TableFormat
+from pipeline.shards.schema import USUAL_FORMAT, Labels, Schema, TableFormat, stated
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage
 
@@ -70,7 +70,10 @@ class RowConverter:
         }
 
     def digest_fields(self) -> Mapping[str, Any]:
-        return {"converter": f"rows/{5 if self.by_content else 4}", **asdict(self)}
+        return {
+            "converter": f"rows/{5 if self.by_content else 4}",
+            **asdict(self, dict_factory=stated),
+        }
 
     @cached_property
     def by_content(self) -> bool:

@@ -17,7 +17,7 @@ from converters.raw.files import HeldOut, batches
 from converters.text.documents import Document, DocumentFormat, documents
 from converters.text.packing import EncodedDocuments, Piece, packed_rows
 from pipeline.shards.example import encode_integer_examples
-from pipeline.shards.schema import Feature, Schema
+from pipeline.shards.schema import Feature, Schema, stated
 from pipeline.storage.storage import Storage
 from pipeline.tokenizers import PACKED_TEXT, HuggingFaceTokenizer, TextInfo
 
@@ -84,7 +84,7 @@ class TextConverter:
             "sequence_length": self.info.sequence_length,
             "packing": self.info.packing,
             "held_out": self.info.held_out,
-            **asdict(self.reading),
+            **asdict(self.reading, dict_factory=stated),
         }
 
     def files(self) -> Mapping[str, bytes]:

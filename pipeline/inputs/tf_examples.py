@@ -3,12 +3,13 @@
 pipeline.tf_data offers it."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from pipeline.checks import check_number
-from pipeline.errors import EmptySplitError, OptionError
+from pipeline.errors import CorruptRecordError, EmptySplitError, OptionError
 from pipeline.hosts import ONE_HOST, Hosts
 from pipeline.shards.frames import crc32c
 from pipeline.shards.naming import index_file
@@ -23,8 +24,9 @@ from pipeline.spec import DTYPES, chosen_specs
 from pipeline.storage.storage import join
 from pipeline.tf_quiet import tf
 
-BUFFER_BYTES = 8 << 20  # of each file; tf.data's 256 KB are slow on a network
-STREAMS = 16  # files that are read by turns
+BUFFER_BYTES = 8 << 20  # of each file, at most; tf.data's 256 KB are slow on a network
+BUFFERS_BYTES = 128 << 20  # of all files that are read by turns
+STREAMS = 128  # files that are read by turns
 IN_ORDER = 64  # records that are parsed together
 
 stateless: Any = tf.random.experimental  # pyright: ignore[reportAttributeAccessIssue]
@@ -68,7 +70,7 @@ def examples(
     keys: features to parse. None: all. (): none; the element's `record` has the bytes, as it has
         where records are not tf.train.Examples.
     shuffle: new orders of files and records in each epoch, which follow from seed, epoch and host:
-        16 files are read by turns, and their records shuffled in windows of window_records.
+        128 files are read by turns, and their records shuffled in windows of window_records.
         Otherwise records come in data order.
     epochs: default: without end if shuffled, else one.
 
@@ -91,9 +93,9 @@ def examples(
 
     def epoch(number: Any) -> tf.data.Dataset:
         if not shuffle:
-            return _epoch(pieces, features, None, 1, IN_ORDER)
+            return _epoch(records, pieces, features, None, 1, IN_ORDER)
         key = stateless.stateless_fold_in(host_key, number)
-        return _epoch(pieces, features, key, STREAMS, window_records)
+        return _epoch(records, pieces, features, key, STREAMS, window_records)
 
     dataset = tf.data.Dataset.counter().take(-1 if epochs is None else epochs).flat_map(epoch)
     cardinality = tf.data.INFINITE_CARDINALITY if epochs is None else count * epochs
@@ -206,10 +208,14 @@ def _table(pieces: Sequence[Piece]) -> tuple[Any, ...]:
     )
 
 
-def _read(*fields: Any) -> tf.data.Dataset:
-    """The payloads of a piece, with their rows in the index and their numbers."""
+def _read(buffer_bytes: int, *fields: Any) -> tf.data.Dataset:
+    """The payloads of a piece, with their rows in the index and their numbers.
+
+    From a damaged frame on, or the end of a file that is too short, payloads are empty: an error of
+    tf.data would not name the file."""
     piece = Piece(*fields)
-    payloads = tf.data.TFRecordDataset(piece.path, buffer_size=BUFFER_BYTES)
+    payloads = tf.data.TFRecordDataset(piece.path, buffer_size=buffer_bytes).ignore_errors(True)
+    payloads = payloads.concatenate(tf.data.Dataset.from_tensors(b"").repeat())
     rows = tf.data.FixedLengthRecordDataset(
         piece.lengths, INDEX_ROW_BYTES, INDEX_HEADER_BYTES + INDEX_ROW_BYTES * piece.row
     )
@@ -217,12 +223,26 @@ def _read(*fields: Any) -> tf.data.Dataset:
     return tf.data.Dataset.zip(payloads.skip(piece.skipped), rows, numbers)
 
 
-def _checksums(payloads: np.ndarray) -> np.ndarray:
-    return np.array([*map(crc32c, payloads)], np.uint32)
+def _checked(
+    records: Records, payloads: np.ndarray, numbers: np.ndarray, crcs: np.ndarray
+) -> np.ndarray:
+    """The checksums of the index. Raises CorruptRecordError where the records have others."""
+    wrong = numbers[crcs != np.array([*map(crc32c, payloads)], np.uint32)]
+    if wrong.size:
+        raise CorruptRecordError(
+            f"{records.where(int(wrong.min()))} is damaged: TensorFlow cannot read it, or it "
+            f"differs from the index. `{records.info.verify_command}` checks all of them."
+        )
+    return crcs
 
 
 def _epoch(
-    pieces: Sequence[Piece], features: Mapping[str, Any], key: Any, streams: int, window: int
+    data: Records,
+    pieces: Sequence[Piece],
+    features: Mapping[str, Any],
+    key: Any,
+    streams: int,
+    window: int,
 ) -> tf.data.Dataset:
     """The records of an epoch, shuffled if there is a key: not by Dataset.shuffle, whose state no
     checkpoint takes. Many are parsed together: by one, with `map`, it takes four times as long."""
@@ -236,17 +256,19 @@ def _epoch(
     def parsed(number: Any, columns: tuple[Any, ...]) -> dict[str, Any]:
         within = None if key is None else stateless.stateless_fold_in(key, number)
         payloads, rows, numbers = shuffled(columns, within)
-        crcs = tf.reshape(tf.io.decode_raw(rows, tf.int32), (-1, 2))[:, 1]
-        read = tf.numpy_function(_checksums, [payloads], tf.uint32, stateful=False)
-        tf.debugging.assert_equal(
-            tf.bitcast(read, tf.int32), crcs, "a record differs from the index"
-        )
-        found = tf.io.parse_example(payloads, features) if features else {"record": payloads}
+        crcs = tf.bitcast(tf.reshape(tf.io.decode_raw(rows, tf.int32), (-1, 2))[:, 1], tf.uint32)
+        check = partial(_checked, data)
+        checked = tf.numpy_function(check, [payloads, numbers, crcs], tf.uint32, stateful=False)
+        with tf.control_dependencies([checked]):
+            found = tf.io.parse_example(payloads, features) if features else {"record": payloads}
         index = tf.cast(numbers, tf.int32)
-        return found | {"_index": index, "_crc": tf.bitcast(crcs, tf.uint32)}
+        return found | {"_index": index, "_crc": tf.ensure_shape(checked, [None])}
 
     files = tf.data.Dataset.from_tensor_slices(shuffled(_table(pieces), key))
+    cycle = max(1, min(streams, len(pieces)))
     records = files.interleave(
-        _read, cycle_length=max(1, min(streams, len(pieces))), num_parallel_calls=tf.data.AUTOTUNE
+        partial(_read, min(BUFFER_BYTES, BUFFERS_BYTES // cycle)),
+        cycle_length=cycle,
+        num_parallel_calls=tf.data.AUTOTUNE,
     )
     return records.batch(window).enumerate().map(parsed).prefetch(1).unbatch()

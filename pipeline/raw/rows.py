@@ -45,6 +45,7 @@ class TableRow(NamedTuple):
     size: int  # bytes, including the line break
     cells: Mapping[str, Any]
     error: str = ""
+    lines: int = 1
 
 
 class _RowError(ValueError):
@@ -152,7 +153,8 @@ class Table:
             return list(dict.fromkeys(name for row in first for name in row.cells))
 
     def _all_rows(self, file: BinaryIO, offset: int = 0) -> Iterator[TableRow]:
-        parse_csv = partial(_parse_csv, delimiter=self._delimiter)
+        quoting = csv.QUOTE_MINIMAL if self.format.quoted else csv.QUOTE_NONE
+        parse_csv = partial(_parse_csv, delimiter=self._delimiter, quoting=quoting)
         parse = _parse_json if is_json(self.uri) else parse_csv
         return _rows(_Lines(file, self.format.encoding, offset), parse)
 
@@ -258,7 +260,8 @@ def _rows(lines: _Lines, parse: Callable[[Iterator[str]], Mapping[Any, Any]]) ->
                     why = error
                 lines.go_to(after_first[0], line + 1)
         if cells or error:
-            yield TableRow(line + 1, offset, lines.offset - offset, cells, error)
+            size = lines.offset - offset
+            yield TableRow(line + 1, offset, size, cells, error, lines.line - line)
 
 
 def _taken(lines: _Lines, after_first: list[int], more: str) -> Iterator[str]:
@@ -276,10 +279,10 @@ def _taken(lines: _Lines, after_first: list[int], more: str) -> Iterator[str]:
         yield _text(data, lines.encoding)
 
 
-def _parse_csv(taken: Iterator[str], delimiter: str) -> Mapping[int, str]:
-    """The cells by number; {} for an empty line. Raises StopIteration at the end of the file,
-    _RowError."""
-    reader = csv.reader(taken, delimiter=delimiter, strict=True)
+def _parse_csv(taken: Iterator[str], **format: Any) -> Mapping[int, str]:
+    """The cells by number; {} for an empty line. format: see csv.reader. Raises StopIteration at
+    the end of the file, _RowError."""
+    reader = csv.reader(taken, strict=True, **format)
     try:
         cells = next(reader)
     except csv.Error as e:

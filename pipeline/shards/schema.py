@@ -7,7 +7,7 @@ conversion writes them, `describe` shows them, and recipes normalize by them."""
 import codecs
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, Literal, get_args
@@ -64,12 +64,14 @@ class TableFormat:
 
     delimiter: of csv; None for the default of the file's name. decimal: the mark in numbers, a dot
     or a comma. encoding: UTF-8, or one with a byte per character. missing_values: cells without a
-    value in columns of numbers, besides empty ones."""
+    value in columns of numbers, besides empty ones. quoted: whether cells of csv may be in quotes;
+    if not, a quote is a character like any other."""
 
     delimiter: str | None = None
     decimal: str = "."
     encoding: str = "utf-8"
     missing_values: tuple[str, ...] = MISSING_VALUES
+    quoted: bool = True
 
     def __post_init__(self) -> None:
         if len(self.delimiter or ",") != 1 or not has_single_bytes(self.encoding):
@@ -101,6 +103,14 @@ class TableFormat:
 
 
 USUAL_FORMAT = TableFormat()
+
+
+def stated(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The dict_factory with which asdict states formats: plan digests and schemas of before do not
+    have the field `quoted`."""
+    return {name: value for name, value in fields if (name, value) != ("quoted", True)}
+
+
 _COMMA = str.maketrans(",.", ".,")  # 1.234,5 is no number: thousands are not read
 
 
@@ -217,7 +227,11 @@ class Schema:
             **({"files": self.files} if self.files != SHARD_FILES else {}),
             **({"version": self.version} if self.version != _TFDS_VERSION else {}),
             **({"tfds": dict(sorted(self.tfds.items()))} if self.tfds else {}),
-            **({"table": asdict(self.table)} if self.table != USUAL_FORMAT else {}),
+            **(
+                {"table": asdict(self.table, dict_factory=stated)}
+                if self.table != USUAL_FORMAT
+                else {}
+            ),
         }
 
 

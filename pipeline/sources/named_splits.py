@@ -24,8 +24,8 @@ from pipeline.shards.sidecars import METADATA_FILE, SIDECAR_FILES, labels_file
 from pipeline.shards.typed_json import once
 from pipeline.storage.storage import Listing, Stat, Storage, find_file, join
 
-_SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"}
-_SPLITS |= dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
+SPLIT_NAMES = {"train": "train", "training": "train", "test": "test", "testing": "test"}
+SPLIT_NAMES |= dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
 _NUMBERED = re.compile(r"(.*?)(\d+)-of-(\d+)(.*)")
 _NOT_RECORDS = (".idx", ".json", ".txt", ".csv", ".md")  # DALI's index, and documentation
 _SHOWN = 5
@@ -44,10 +44,10 @@ def split_of(name: str) -> str | None:
 
 def _splits_in(part: str) -> Sequence[str]:
     words = [word for word in part.split("_") if not word.isdigit()]
-    splits = [word for word in words if word in _SPLITS]
+    splits = [word for word in words if word in SPLIT_NAMES]
     if len(splits) == 1 and splits != words[-1:]:  # words follow
         return ["_".join(words[words.index(splits[0]) :])]
-    return [_SPLITS[word] for word in splits]
+    return [SPLIT_NAMES[word] for word in splits]
 
 
 def files_by_name(directory: str, listed: Listing) -> Files:

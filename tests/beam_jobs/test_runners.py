@@ -135,9 +135,9 @@ def test_auto_asks_the_converter_and_the_sizes_of_its_sources(tmp_path, monkeypa
     monkeypatch.setattr(presets, "num_cores", lambda: 4)
     monkeypatch.setattr(presets, "free_memory_bytes", lambda: 2**34)
     for name in ("ant", "bee"):
-        (tmp_path / name).mkdir()
+        (tmp_path / name / "more").mkdir(parents=True)
         (tmp_path / name / "1.jpg").write_bytes(bytes(1000))
-        (tmp_path / name / "2.PNG").write_bytes(bytes(1000))
+        (tmp_path / name / "more/2.PNG").write_bytes(bytes(1000))
     table = Source("train", "a.csv", Stat(10**9), bytes=10**8, kind="file")
     folders = [
         Source("train", str(tmp_path / name), Stat(0), tag=name, kind="folder")

@@ -6,6 +6,7 @@ import gzip
 import json
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -17,11 +18,17 @@ from pyarrow import csv as arrow_csv
 from pyarrow import feather, ipc, parquet
 
 from converters import table_to_gcs
+from converters.table.converter import ImageTableConverter
+from converters.table.row_converter import RowConverter
+from converters.text.converter import TextConverter
+from converters.text.documents import DocumentFormat
 from pipeline.commands.describe import main as describe
 from pipeline.errors import ConversionError, OptionError, RawDataError, SchemaError
+from pipeline.raw.rows import Table
 from pipeline.shards.manifest import read_manifest
-from pipeline.shards.schema import TableFormat, read_statistics
+from pipeline.shards.schema import USUAL_FORMAT, Schema, TableFormat, read_statistics
 from pipeline.storage.local import LocalStorage
+from pipeline.tokenizers import ByteTokenizer, TextInfo
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 
@@ -245,6 +252,57 @@ def test_decimal_commas_and_single_byte_encodings_are_read_as_arrow_does(raw, co
     flags = ("--delimiter=;", "--decimal=,", "--columns=preis=float32", "--overwrite")
     with pytest.raises(ConversionError, match=r"'preis' is '1,000.5'; it must be a finite number"):
         convert(*flags)  # a point that separates thousands is not read over
+
+
+def test_quotes_that_swallow_rows_are_told_with_their_line_and_may_mean_nothing(
+    raw, raw_tables, convert, capsys, tmp_path
+):
+    texts = [f"text {i}" for i in range(60)]
+    texts[8] = '"text 8'
+    texts[38] = 'text 38"'
+    data = "".join(f"{i}\t{text}\n" for i, text in enumerate(texts))
+    (raw / "train.tsv").write_text(f"id\ttext\n{data}")
+    told = f"note: cells have more than 10 line ends, the first in {raw}/train.tsv:10. If their"
+    for flags in ((), ("--text-column=text", "--label-column=id", "--overwrite")):
+        columns, _, printed = convert(*flags)
+        assert told in printed
+        assert len(columns["text"]) == 30
+    # of one cell, where the header has two
+    (raw / "train.tsv").write_text(f"id\ttext\n{data}".replace('8\t"', '"8\t', 1))
+    columns, _, printed = convert("--max-bad-records=1", "--overwrite")
+    assert told in printed
+    assert len(columns["text"]) == 29
+    (raw / "train.tsv").write_text(f"id\ttext\n{data}")
+    columns, features, printed = convert("--quote=none", "--columns=text=text", "--overwrite")
+    assert told not in printed
+    assert of_one(columns["text"]) == sorted(text.encode() for text in texts)
+    assert features.keys() == {"id", "text"}
+    schema = read_manifest(str(tmp_path / "out")).schema
+    assert [*Table(f"{raw}/train.tsv", schema.table).rows()][8].cells["text"] == texts[8]
+    text = json.loads((tmp_path / "out/manifest.json").read_text())["schema"]["table"]
+    assert text["quoted"] is False
+
+
+def test_formats_that_have_quotes_keep_the_digests_of_before_they_could_have_none():
+    for converter in (
+        RowConverter(()),
+        ImageTableConverter("file"),
+        TextConverter(TextInfo(ByteTokenizer(), 8, "split"), DocumentFormat()),
+    ):
+        fields = converter.digest_fields()
+        assert fields["format"] == {
+            "delimiter": None,
+            "decimal": ".",
+            "encoding": "utf-8",
+            "missing_values": USUAL_FORMAT.missing_values,
+        }
+        inside = converter.reading if isinstance(converter, TextConverter) else converter
+        unquoted = replace(inside, format=TableFormat(quoted=False))
+        if inside is not converter:
+            unquoted = replace(converter, reading=unquoted)
+        assert unquoted.digest_fields()["format"]["quoted"] is False
+    other = Schema("", {}, table=TableFormat(decimal=","))
+    assert "quoted" not in other.to_json()["table"]
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "gbk", "shift_jis", "hex", "nonsense", "euc_jp"])

@@ -49,6 +49,23 @@ def test_every_image_arrives_with_its_label_and_bad_rows_are_listed_by_line(raw_
     assert (labels.key, labels.base, labels.names) == ("image/class/label", 1, ("cat", "dog"))
 
 
+def test_splits_of_tables_are_known_by_all_their_usual_names(tmp_path):
+    names = ("TRAINING-1.csv", "Train.csv", "dev/1.csv", "teſt.csv", "testing_1.csv", "valid.csv")
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x\n1\n")
+    raw = find_tables(str(tmp_path), [], None)
+    splits = ["train"] * 2 + ["validation"] * 2 + ["test"]
+    assert [(s.split, s.tag) for s in raw.sources] == [
+        *zip(
+            splits,
+            ("TRAINING-1.csv", "Train.csv", "valid.csv", "dev/1.csv", "testing_1.csv"),
+            strict=True,
+        )
+    ]
+    assert raw.others == ["teſt.csv"]
+
+
 def test_the_order_of_rows_and_their_cut_into_tables_change_no_byte(
     raw_tables, tmp_path, shard_digests
 ):

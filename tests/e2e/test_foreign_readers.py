@@ -1,8 +1,13 @@
 """One set of shards, every reader: TensorFlow with tensorflow/tpu's keys, and TFDS with sub-splits."""
 
+import shutil
+from collections import Counter
+
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
+from converted import records_of, single
+from raw_data.folders import RawImageFolder
 
 from pipeline.ops import DecodeJpeg
 from pipeline.shards.manifest import read_manifest
@@ -117,3 +122,32 @@ def test_the_features_file_is_what_tfds_itself_would_write(dataset, tmp_path):
     assert (tmp_path / "image-class-label.labels.txt").read_text().split() == (
         tf.io.gfile.GFile(f"{out}/image-class-label.labels.txt").read().split()
     )
+
+
+@pytest.mark.parametrize("reader", ["keras", "tfds"])
+def test_the_records_of_image_folders_are_the_files_that_other_readers_find(tmp_path, reader):
+    raw = RawImageFolder(tmp_path / "raw").write("train").write("test")
+    for path in [*raw.directory.glob("*/*/notes.txt"), *raw.directory.glob("*/*/*.webp")]:
+        path.unlink()  # which other readers pass over
+    if reader == "keras":  # TFDS does not look into folders of class folders
+        for place in ("more", "more/and more"):
+            (raw.directory / "train/dog" / place).mkdir()
+            shutil.copy(raw.directory / "train/dog/100.jpeg", raw.directory / "train/dog" / place)
+    raw.convert(tmp_path / "out")
+    for split in ("train", "test"):
+        records = single(records_of(tmp_path / "out", split))
+        found = [(r["image/class/text"], r["image/filename"]) for r in records]
+        assert Counter(found) == Counter(files_found_by(reader, raw.directory, split))
+
+
+def files_found_by(reader, directory, split):
+    """(class, base name) of each file."""
+    if reader == "keras":
+        data = tf.keras.utils.image_dataset_from_directory(str(directory / split))
+        paths = data.file_paths
+    else:
+        builder = tfds.folder_dataset.ImageFolder(str(directory))
+        data = builder.as_dataset(split=split)
+        paths = [each["image/filename"].numpy().decode() for each in data]
+    places = [path.rpartition(f"/{split}/")[2].encode().split(b"/") for path in paths]
+    return [(place[0], place[-1]) for place in places]

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -78,9 +79,10 @@ def among_own_files(tmp_path):
 @pytest.fixture
 def run_command(run_forked, raw, tmp_path, among_own_files):
     """run_command(flag, ..., kill_at=""): (status, output) of `infeed` among the user's own files, which no process may
-    import; the first process at kill_at is killed."""
+    import; the first process at kill_at is killed. fresh: in a process that has imported nothing. variables: of
+    sitecustomize."""
 
-    def run(*flags, kill_at=""):
+    def run(*flags, kill_at="", fresh=False, **variables):
         command = [
             "-c",
             BY_INFEED,
@@ -94,9 +96,20 @@ def run_command(run_forked, raw, tmp_path, among_own_files):
             *flags,
         ]
         kill = {"KILL_AT": kill_at, "KILL_ONE": str(tmp_path / "killed"), "KILL_ROOT": str(ROOT)}
-        status, output = run_forked(
-            command, timeout=120, env={**os.environ, **kill, "PYTHONPATH": str(FAULTS)}
-        )
+        env = {**os.environ, **kill, **variables, "PYTHONPATH": str(FAULTS)}
+        if fresh:
+            command[:3] = ["-m", "converters.imagenet_to_gcs"]
+            ended = subprocess.run(
+                [sys.executable, *command],
+                check=False,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                env=env,
+            )
+            status, output = ended.returncode, ended.stderr
+        else:
+            status, output = run_forked(command, timeout=120, env=env)
         assert (tmp_path / "killed").exists()
         return status, output
 
@@ -123,6 +136,86 @@ def test_a_worker_process_that_dies_ends_the_command_and_the_next_goes_on(
     assert not (tmp_path / "out/manifest.json").exists()
     with without_beam():
         assert converted() == golden
+
+
+# By runner: flags, a word in the command of the processes that are killed, and modules that these import until they
+# have their first record, in this order.
+STARTS = {
+    "direct": (
+        ["--local-processes=1"],
+        "imagenet_to_gcs",
+        [
+            *("*", "beam_jobs", "converters.imagenet", "pipeline.raw.jpeg", "beam_jobs.graph"),
+            *("apache_beam", "grpc", "*.bundle_processor"),
+        ],
+    ),
+    "local": (
+        ["--local-processes=2"],
+        "sdk_worker_main",
+        [
+            *("*", "apache_beam", "grpc", "apache_beam.internal.pickler", "*.data_plane"),
+            *("*.bundle_processor", "beam_jobs.graph", "converters.imagenet.converter"),
+        ],
+    ),
+    "dask": (
+        ["--runner=dask", "--local-processes=2"],
+        "--multiprocessing-fork",
+        [
+            *("*", "distributed", "tornado", "distributed.nanny", "distributed.worker"),
+            *("apache_beam", "beam_jobs.graph", "converters.imagenet.converter"),
+        ],
+    ),
+}
+SAMPLE = [
+    ("dask", "*", True),
+    ("local", "*", True),
+    ("local", "*.data_plane", False),
+    ("dask", "apache_beam", True),
+]
+
+
+@pytest.mark.parametrize(
+    ("runner", "module", "each"),
+    [
+        (runner, module, each)
+        for runner, (_, _, modules) in STARTS.items()
+        for module in modules
+        for each in (True, False)
+    ]
+    if SWEEP
+    else SAMPLE,
+)
+def test_a_process_that_dies_while_it_starts_ends_the_command_or_is_started_again(
+    run_command, converted, golden, shard_digests, tmp_path, runner, module, each
+):
+    """each: whether the processes after the first die, too."""
+    flags, word, _ = STARTS[runner]
+    begun = time.monotonic()
+    status, output = run_command(
+        *flags,
+        fresh=runner == "direct",
+        KILL_AT=f"import:{module}",
+        KILL_IN=word,
+        **({"KILL_EACH": "1"} if each else {}),
+    )
+    assert time.monotonic() - begun < 60  # 30 on a machine with nothing else to do
+    assert "Traceback" not in output
+    if (runner, status) != ("dask", 0):
+        expected = (-9, False) if runner == "direct" else (2, True)
+        assert (status, "error: a worker process died: " in output) == expected, output
+        assert not (tmp_path / "out/manifest.json").exists()
+        with without_beam():
+            converted()
+    assert shard_digests(tmp_path / "out") == golden
+
+
+def test_worker_processes_that_cannot_be_started_end_the_command_with_the_reason(
+    converted, monkeypatch
+):
+    monkeypatch.setattr("beam_jobs.runners.local_workers._COMMAND", "exec /none/python")
+    message = r"died: Worker subprocess exited with return code 127: .*/none/python.* \(-9 and 137"
+    with pytest.raises(ConversionError, match=message):
+        converted("--local-processes=2")
 
 
 @pytest.fixture(scope="module")

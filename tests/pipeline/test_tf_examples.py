@@ -1,5 +1,7 @@
 """The records of a host as a tf.data.Dataset: which ones, in which order, checked, saved, and in Keras."""
 
+import io
+import re
 import shutil
 from pathlib import Path
 
@@ -7,13 +9,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
+from tfrecord_numbers import payload as number_record
 
 from pipeline import tf_data
+from pipeline.commands import index
 from pipeline.datasets import eval_dataset, open_dataset
 from pipeline.errors import EmptySplitError, OptionError
 from pipeline.hosts import ONE_HOST, Hosts
 from pipeline.inputs.tf_examples import host_counts
 from pipeline.ops import DecodeJpeg
+from pipeline.shards.frames import frame, read_frames
 from pipeline.shards.split_index import INDEX_HEADER_BYTES, INDEX_ROW_BYTES, encode_index
 from pipeline.tf_cpu import tf
 
@@ -138,6 +144,19 @@ def test_an_evaluation_of_its_records_states_what_proves_it(images):
     assert crc % 2**32 == expected.info.expected_crc
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/frameworks.md"])
+def test_programs_of_the_guides_decode_the_pixels_of_decode_jpeg(page):
+    text = (Path(__file__).parents[2] / page).read_text()
+    (decoding,) = re.findall(r" = (tf\.io\.decode_jpeg\(jpeg.*\))\n.* \(32, 32, 1\)", text)
+    noise = np.random.default_rng(5).integers(0, 256, (4, 4, 3), np.uint8)
+    for mode in ("RGB", "L"):
+        buffer = io.BytesIO()
+        Image.fromarray(noise).resize((32, 32)).convert(mode).save(buffer, "JPEG", quality=90)
+        jpeg = buffer.getvalue()
+        expected = DecodeJpeg("x", into="y", shape=(32, 32, 1))({"x": jpeg}, None)["y"]
+        np.testing.assert_array_equal(eval(decoding, {"tf": tf, "jpeg": jpeg}), expected)
+
+
 @pytest.mark.parametrize("hosts", [ONE_HOST, Hosts(1, 2)], ids=str)
 def test_endless_batches_of_its_records_know_how_many_an_epoch_has(numbers_of, hosts):
     data = numbers_of(*SIZES)
@@ -165,20 +184,41 @@ def test_pairs_for_keras_have_as_many_batches_on_every_host(numbers_of):
 
 
 @pytest.mark.parametrize(
-    ("damage", "text"),
+    ("damage", "number"),
     [
-        (lambda data: data[:20] + b"\xff" + data[21:], "corrupted record at"),
-        (lambda data: data[:-40], "truncated record at"),
+        (lambda data, at: data[: at + 20] + b"\xff" + data[at + 21 :], 1),
+        (lambda data, at: data[: at + 8] + b"\xff" + data[at + 9 :], 1),  # of the frame
+        (lambda data, _: data[:-40], 2),
+        (lambda data, at: data[:at], 1),
+        (lambda data, _: b"", 0),
     ],
-    ids=["a byte", "the end"],
+    ids=["a byte", "a frame", "the end", "whole records", "all"],
 )
-def test_damaged_shards_are_an_error(numbers_of, tmp_path, damage, text):
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_damaged_record_is_named_by_file_number_and_offset(
+    numbers_of, tmp_path, damage, number, shuffle
+):
     data = shutil.copytree(numbers_of(5, 0, 3), tmp_path / "data")
-    dataset = tf_data.examples(data)
-    shard = sorted(Path(data).glob("train-*"))[0]
-    shard.write_bytes(damage(shard.read_bytes()))
-    with pytest.raises(tf.errors.DataLossError, match=text):
-        list(dataset)
+    records = open_dataset(data)
+    dataset = tf_data.examples(data, "train", shuffle=shuffle)
+    shard = sorted(Path(data).glob("train-*"))[2]
+    offsets = [each.offset for each in read_frames([shard.read_bytes()], None)]
+    shard.write_bytes(damage(shard.read_bytes(), offsets[1]))
+    where = f"{shard}, record {number} at byte {offsets[number]} "
+    with pytest.raises(tf.errors.UnknownError, match=re.escape(where)) as raised:
+        list(dataset.take(9))
+    assert f"`{records.source.info.verify_command}` checks all of them" in raised.value.message
+
+
+def test_files_of_one_class_each_are_mixed(tmp_path):
+    """92 of a hundred classes are in 256 records of a true shuffle."""
+    for number in range(100):
+        data = frame(number_record(number)) * 30
+        (tmp_path / f"train-{number:05d}-of-00100").write_bytes(data)
+    index.main([str(tmp_path)])
+    batches = tf_data.examples(str(tmp_path), "train", shuffle=True).batch(256).take(10)
+    counts = [len(np.unique(batch["i"])) for batch in batches.as_numpy_iterator()]
+    assert np.mean(counts) >= 92
 
 
 def test_another_shard_in_place_of_one_is_an_error(images, numbers_of, tmp_path):
@@ -186,13 +226,13 @@ def test_another_shard_in_place_of_one_is_an_error(images, numbers_of, tmp_path)
     first, second = sorted(Path(data).glob("validation-*"))
     dataset = tf_data.examples(data, "validation")
     first.write_bytes(second.read_bytes())
-    with pytest.raises(tf.errors.InvalidArgumentError, match="a record differs from the index"):
+    with pytest.raises(tf.errors.UnknownError, match=f"{first}, record 0 at byte 0 "):
         list(dataset)
     # of the same lengths, so that its size is as in the manifest
     data = shutil.copytree(numbers_of(4, 4), tmp_path / "numbers")
     first, second = sorted(Path(data).glob("train-*"))
     first.write_bytes(second.read_bytes())
-    with pytest.raises(tf.errors.InvalidArgumentError, match="a record differs from the index"):
+    with pytest.raises(tf.errors.UnknownError, match=f"{first}, record 0 at byte 0 "):
         list(tf_data.examples(data, shuffle=True).take(8))
 
 

@@ -4,7 +4,8 @@ KILL_AT is "<moment>:<name>[@<bytes>]". Moments of the publication of a file, by
 half of a write done that goes beyond so many bytes, after it is there; and `created`, after a claim. `scan`: when the
 first rows of the source of that tag are found; `assign`: when the bucket of that number is begun. PIECE_BYTES makes
 resumable uploads of small files. KILL_ONE names a file that is not there yet: the first process to come by makes it
-and dies, alone; its group and the processes after it live. STOP_ONE likewise, but that process waits. SCANNED names a file for the tags of sources scanned."""
+and dies, alone; its group and the processes after it live, unless KILL_EACH is set. `import`: when that module is imported, in
+processes whose command contains KILL_IN. STOP_ONE likewise, but that process waits. SCANNED names a file for the tags of sources scanned."""
 
 import contextlib
 import fnmatch
@@ -27,7 +28,7 @@ def kill(at, name):
         if "KILL_ONE" not in os.environ:
             os.killpg(0, signal.SIGKILL)
         with contextlib.suppress(FileExistsError):
-            Path(os.environ["KILL_ONE"]).touch(exist_ok=False)
+            Path(os.environ["KILL_ONE"]).touch(exist_ok="KILL_EACH" in os.environ)
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -111,7 +112,18 @@ def kill_in_assign(plan):
     plan.assign = killing_assign
 
 
-if "KILL_ROOT" in os.environ:
+class KillingImport:
+    """A finder of modules that finds none."""
+
+    @staticmethod
+    def find_spec(name, *_):
+        if any(os.environ["KILL_IN"] in word for word in sys.orig_argv):
+            kill("import", name)
+
+
+if moment == "import":
+    sys.meta_path.insert(0, KillingImport)
+elif "KILL_ROOT" in os.environ:
     sys.path.insert(0, os.environ["KILL_ROOT"])
     if in_bucket:
         from pipeline.storage import gcs, gcs_upload

@@ -18,6 +18,7 @@ from pipeline.errors import ConversionError, OptionError, RawDataError
 from pipeline.shards.example import encode_example
 from pipeline.shards.manifest import read_manifest
 from pipeline.storage.local import LocalStorage
+from pipeline.storage.schemes import open_storage
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 
@@ -128,21 +129,62 @@ def test_files_that_are_not_images_are_listed_and_hidden_files_ignored(raw_image
     (train / "README.md").write_text("beside the classes")
     (train / ".git").mkdir()
     (train / "cat/.thumbnails").mkdir()
-    (train / "cat/more").mkdir()
+    (train / "cat/empty folder").mkdir()
     (train / "dog/empty.png").write_bytes(b"")
-    with pytest.raises(ConversionError, match=r"split 'train': 6 bad records") as refused:
+    with pytest.raises(ConversionError, match=r"split 'train': 5 bad records") as refused:
         raw_image_folder.convert(tmp_path / "out")
     # by its path, not by its key
     assert f"  {train}/cat/notes.txt: not a JPEG" in str(refused.value)
     assert ledger_of(tmp_path / "out") == {
         "train/README.md": "a file beside the class folders: it has no class",
-        "train/cat/more": "a folder, not a file",
         "train/dog/empty.png": "an empty file, or a link to none",
         **{
             f"train/{name}/notes.txt": "not a JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF file"
             for name in raw_image_folder.files
         },
     }
+
+
+def test_files_in_folders_below_a_class_folder_belong_to_the_class(raw_image_folder, tmp_path):
+    raw_image_folder.write("train")
+    cats = raw_image_folder.directory / "train/cat"
+    for place in ("2024/05", "2025", ".thumbnails/05"):
+        (cats / place).mkdir(parents=True)
+        shutil.copy(cats / "0.jpeg", cats / place / "0.jpeg")
+    (cats / "2025/linked").symlink_to(cats / "2024")
+    (cats / "2025/circle").symlink_to(cats)
+    raw_image_folder.convert(tmp_path / "out", "--max-bad-records=3")
+    records = single(records_of(tmp_path / "out"))
+    copies = [r for r in records if r["image/filename"] == b"0.jpeg"]
+    assert [(r["image/class/text"], r["image/class/label"]) for r in copies] == [(b"cat", 1)] * 4
+    assert len(records) == 24 + 3
+    assert [key for key in keys_of(raw_image_folder.directory) if key.endswith("/0.jpeg")] == [
+        f"train/cat/{place}0.jpeg" for place in ("", "2024/05/", "2025/", "2025/linked/05/")
+    ]
+
+
+def keys_of(directory):
+    raw = find_folders(str(directory), [], None)
+    scan = ImageFolderConverter(raw.classes).scan
+    batches = [refs for s in raw.sources for refs in scan(open_storage(s.uri), s)]
+    return [ref.key for refs in batches for ref in refs]
+
+
+@pytest.mark.slow
+def test_so_do_those_in_a_bucket(gcs_server, bucket):
+    for name in ("README", "cat/1.png", "cat/2024/", "cat/2024/05/1.png", "cat/.hidden/1.png"):
+        gcs_server.write(bucket.removeprefix("gs://"), f"train/{name}", b"1")
+    assert keys_of(bucket) == ["train/README", "train/cat/1.png", "train/cat/2024/05/1.png"]
+
+
+@pytest.mark.parametrize("name", ["valid", "Val", "VALIDATION"])
+def test_splits_are_known_by_all_their_usual_names(raw_image_folder, tmp_path, name):
+    raw_image_folder.write("Training").write(name).write("TESTING")
+    raw = find_folders(str(raw_image_folder.directory), [], None)
+    expected = {"train": "Training", "validation": name, "test": "TESTING"}
+    assert {s.split: s.uri.split("/")[-2] for s in raw.sources} == expected
+    (tmp_path / "a.zip").write_bytes(zip_of({"Train/cat/1.jpg": b"", "Train/cat/2.jpg": b""}))
+    assert [s.tag for s in find_folders(f"{tmp_path}/a.zip", [], None).sources] == ["Train"]
 
 
 def test_classes_are_those_of_all_splits_whichever_are_converted(raw_image_folder, tmp_path):
@@ -314,6 +356,12 @@ def test_an_archive_whose_only_class_has_tiffs_is_that_class(tmp_path):
     files = {"photos/cat/1.tif": buffer.getvalue(), "photos/cat/more/2.tif": b""}
     (tmp_path / "raw.zip").write_bytes(zip_of(files))
     assert find_folders(f"{tmp_path}/raw.zip", [], HeldOut(0.0)).classes == ("cat",)
+
+
+def test_a_class_with_files_in_folders_only_is_not_empty(tmp_path):
+    (tmp_path / "raw.zip").write_bytes(zip_of({"cat/more/1.jpg": b""}, folders=["dog/more"]))
+    (note,) = find_folders(f"{tmp_path}/raw.zip", [], HeldOut(0.0)).notices
+    assert "no files in one of its classes: 'dog'." in note
 
 
 @pytest.mark.parametrize("split", ["train", "val"])

@@ -48,7 +48,11 @@ def unpacked(tmp_path_factory):
     files = {
         "Käse/ü.jpeg": (train / "cat/0.jpeg").read_bytes(),
         f"cat/{'long ' * 18}.jpeg": (train / "dog/100.jpeg").read_bytes(),
-        "cat/more/1.jpeg": (train / "cat/0.jpeg").read_bytes(),
+        **{
+            f"cat/{place}/0.jpeg": (train / "cat/0.jpeg").read_bytes()
+            for place in ("more", "more/of/the same")
+        },
+        "cat/more/.thumbs/1.jpeg": b"hidden",
         # Bytes after the end mark are allowed. Deflated, they are nothing: shards are cut by what they are unpacked.
         **{
             f"dog/{i}.jpg": (train / "dog/100.jpeg").read_bytes().ljust(3000 * i, b"\0")

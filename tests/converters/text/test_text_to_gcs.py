@@ -40,6 +40,14 @@ def decoded(out, split):
     return sorted(tokenizer.decode(row["tokens"]) for row in rows)
 
 
+def test_quotes_may_mean_nothing(tmp_path):
+    texts = ['"one', "two", 'three"', 'fo"ur']
+    data = "".join(f"{i}\t{text}\n" for i, text in enumerate(texts))
+    raw = write(tmp_path / "raw", {"train.tsv": f"n\ttext\n{data}"})
+    convert(raw, tmp_path / "out", "--quote=none", "--sequence-length=8")
+    assert decoded(tmp_path / "out", "train") == sorted(texts)
+
+
 @pytest.mark.parametrize(
     "names", [("train/a.txt", "val/b.txt", "test/c.txt"), ("train-1.txt", "val.txt", "test_1.txt")]
 )
