@@ -171,6 +171,17 @@ def narrowed(array: np.ndarray) -> np.ndarray:
     return narrow
 
 
+def centered(values: Any, offset: int, cast: Callable[..., Any] = np.ndarray.astype) -> Any:
+    """float32: integers minus the offset. The difference is exact, and rounded once.
+
+    cast: NumPy's, or tf.cast for tensors."""
+    integers = cast(values, "int64")
+    high, low = divmod(offset, 2**32)  # the difference of halves cannot overflow
+    halves = (integers // 2**32 - high, integers % 2**32 - low)
+    high, low = (cast(half, "float64") for half in halves)
+    return cast(high * 2.0**32 + low, "float32")
+
+
 def holds(dtype: np.dtype, value: float) -> bool:
     """Whether a numeric dtype can represent `value`; a float may round it, and represents NaN."""
     if dtype.kind == "f":

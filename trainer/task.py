@@ -217,7 +217,9 @@ class Task:
     row, and loss_fn draws no random numbers and leaves `extra` as it is, in training, and
     constrains nothing over data. Then devices exchange gradients once per update, however many
     microbatches it has. module(variables) -> the model as an object of its library; nnx_task makes
-    an nnx.Module. None: there is none."""
+    an nnx.Module. None: there is none. offsets: key -> what is subtracted from the integers of a
+    batch, see train_dataset. added: prediction -> what the host adds to it, as devices compute in
+    32 bits: an int in int64, a float in float64."""
 
     init: Callable[[Array, Any], Variables]
     loss_fn: LossFn
@@ -231,6 +233,8 @@ class Task:
     independent_rows: bool = False
     module: Callable[[Variables], Any] | None = None
     target: Target | None = None
+    offsets: Mapping[str, int] = field(default_factory=dict)
+    added: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_number(
@@ -258,6 +262,15 @@ class Task:
                         f"the metric {name!r} has the name of a value of the metric {other!r}. "
                         "Choose another."
                     )
+
+    def with_added(self, rows: Mapping[str, Any]) -> dict[str, Any]:
+        """What devices predicted, with what is `added`."""
+        sums = {
+            name: np.asarray(rows[name]).astype(type(offset)) + offset
+            for name, offset in self.added.items()
+            if name in rows
+        }
+        return {**rows, **sums}
 
     def traced_in(self, context: Callable[[], ContextDecorator]) -> "Task":
         """The task, whose functions are traced in this context."""

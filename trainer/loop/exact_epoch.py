@@ -27,7 +27,7 @@ from trainer.step.steps import (
     ROWS,
     UNSEEN,
 )
-from trainer.task import Target
+from trainer.task import Task
 
 log = logger("trainer")
 
@@ -131,6 +131,7 @@ class EpochTotals:
     on_records: gets the records of each dispatch, if its program returns them."""
 
     source: Input
+    task: Task
     on_records: OnRecords | None
     on_counted: OnCounted
 
@@ -151,6 +152,7 @@ class EpochTotals:
             index = rows.get(INDEX)
             predictions = {name: values[counts] for name, values in rows[PREDICTIONS].items()}
             numbers = None if index is None else index[counts]
+            predictions = self.task.with_added(predictions)
             self.on_records(EvaluatedRecords(numbers, rows[LOSSES][counts], predictions))
         self._outside = max(self._outside, int(result.scalars.pop(RECORD_OUTSIDE).max()))
         for name, values in result.scalars.items():
@@ -158,14 +160,14 @@ class EpochTotals:
                 self.sums[name] += float(values.sum(dtype=np.float64))
         self.on_counted(self.epoch.records - before)
 
-    def check(self, target: Target | None, so: str) -> None:
+    def check(self, so: str) -> None:
         """EvaluationError unless everything that is due was added, some of it has a label, and all
         labels are among the classes. `so`: as in ExactEpoch.check."""
         self.epoch.check("evaluation", so)
         if outside := told_outside(self.sums):
             such = f", such as record {self._outside}" if self._outside >= 0 else ""
             raise EvaluationError(f"the evaluation counted {outside}{such}; {so}. {REMEDY}.")
-        if target and not self.epoch.labelled:
+        if (target := self.task.target) and not self.epoch.labelled:
             raise EvaluationError(
                 f"{self.epoch.name}: none of the {self.epoch.records} records has the label "
                 f"{target.key!r}, so nothing can be evaluated. --mode predict (Trainer.predict) "

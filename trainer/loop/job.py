@@ -203,6 +203,7 @@ class Job:
                 "cache": config.cache,
                 "read_ahead_bytes": config.read_ahead_bytes,
                 "on_error": on_error,
+                "offsets": self.task.offsets,
             },
         )
 
