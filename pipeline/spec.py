@@ -171,15 +171,27 @@ def narrowed(array: np.ndarray) -> np.ndarray:
     return narrow
 
 
-def centered(values: Any, offset: int, cast: Callable[..., Any] = np.ndarray.astype) -> Any:
+def centered(values: Any, offset: int, cast: Any = np.asarray) -> Any:
     """float32: integers minus the offset. The difference is exact, and rounded once.
 
-    cast: NumPy's, or tf.cast for tensors."""
+    cast: np.asarray, or tf.cast for tensors."""
     integers = cast(values, "int64")
-    high, low = divmod(offset, 2**32)  # the difference of halves cannot overflow
-    halves = (integers // 2**32 - high, integers % 2**32 - low)
-    high, low = (cast(half, "float64") for half in halves)
-    return cast(high * 2.0**32 + low, "float32")
+    high, low = divmod(offset, 2**32)  # differences of halves cannot overflow
+    high = cast(integers // 2**32 - high, "float64")
+    return cast(high * 2**32 + cast(integers % 2**32 - low, "float64"), "float32")
+
+
+def with_offsets(
+    arrays: Mapping[str, Any], offsets: Mapping[str, float], cast: Any = np.asarray
+) -> dict[str, Any]:
+    """The arrays plus their offsets: an int is added in int64, a float in float64. cast: as in
+    centered."""
+    sums = {
+        name: cast(arrays[name], np.dtype(type(offset))) + offset
+        for name, offset in offsets.items()
+        if name in arrays
+    }
+    return {**arrays, **sums}
 
 
 def holds(dtype: np.dtype, value: float) -> bool:

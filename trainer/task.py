@@ -263,14 +263,12 @@ class Task:
                         "Choose another."
                     )
 
-    def with_added(self, rows: Mapping[str, Any]) -> dict[str, Any]:
-        """What devices predicted, with what is `added`."""
-        sums = {
-            name: np.asarray(rows[name]).astype(type(offset)) + offset
-            for name, offset in self.added.items()
-            if name in rows
+    def stored(self, struct: Mapping[str, Any]) -> dict[str, Any]:
+        """The jax.ShapeDtypeStruct of each array of a batch before offsets are subtracted."""
+        return {
+            name: leaf.update(dtype=np.int64) if name in self.offsets else leaf
+            for name, leaf in struct.items()
         }
-        return {**rows, **sums}
 
     def traced_in(self, context: Callable[[], ContextDecorator]) -> "Task":
         """The task, whose functions are traced in this context."""

@@ -72,18 +72,16 @@ class Decoder:
                 "or give their length in pad_to.",
                 ", ".join(RESERVED), ", ".join(sorted(plan.specs)),
             )  # fmt: skip
-        centered = {
-            key: offset
-            for key, offset in (offsets or {}).items()
-            if key in taken and plan.specs[key].dtype.kind in "iu"
-        }
-        self._planned = (layout, plan, pads, centered)
+        offsets = offsets or {}
+        self._planned = (layout, plan, pads, offsets)
         self._decoder = RowDecoder(*self._planned, taken, {})
         values = pad_values or {}
         rows = dict[str, ArraySpec]()  # as delivered: 64 bits become 32
         for key in taken:
             spec = plan.specs[key]
-            dtype = np.dtype(np.float32) if key in centered else delivered(spec.dtype)
+            dtype = delivered(spec.dtype)
+            if key in offsets and dtype.kind in "iu":
+                dtype = np.dtype(np.float32)
             rows[key] = ArraySpec(spec.shape, dtype, values.get(key, spec.pad))
         for key, pad in values.items():
             if key not in rows:

@@ -48,8 +48,7 @@ class TooSlow(Exception):  # noqa: N818 (not an error: the rows are decoded in s
 class RowDecoder:
     """Makes the features `keys` of a plan's output, each an array [n, *shape].
 
-    steps: the ops by their place in the list. offsets: of those keys that are integers, see
-    train_dataset. stored: the features of a record from which it makes them. renumbered: those of them that get other numbers before the ops. only_needed: leaves out
+    steps: the ops by their place in the list. offsets: see train_dataset. stored: the features of a record from which it makes them. renumbered: those of them that get other numbers before the ops. only_needed: leaves out
     ops that none of the keys depends on, and so what only they read."""
 
     def __init__(
@@ -135,7 +134,7 @@ class RowDecoder:
 def narrowed(key: str, values: np.ndarray, offset: int | None = None) -> np.ndarray:
     """Narrows 64 bits to 32, because JAX computes in 32. A value out of range is an error; floats
     are rounded, and so are integers minus an offset."""
-    if offset is not None:
+    if offset is not None and values.dtype.kind in "iu":
         return centered(values, offset)
     dtype = delivered(values.dtype)
     if dtype == values.dtype:

@@ -12,6 +12,7 @@ import numpy as np
 from pipeline.errors import EvaluationError
 from pipeline.logs import logger
 from pipeline.sizes import counted
+from pipeline.spec import with_offsets
 from trainer.inputs import INDEX, LABELLED, MASK, Input
 from trainer.loop.dispatching import DispatchResult
 from trainer.metrics.labels import REMEDY, told_outside
@@ -152,7 +153,7 @@ class EpochTotals:
             index = rows.get(INDEX)
             predictions = {name: values[counts] for name, values in rows[PREDICTIONS].items()}
             numbers = None if index is None else index[counts]
-            predictions = self.task.with_added(predictions)
+            predictions = with_offsets(predictions, self.task.added)
             self.on_records(EvaluatedRecords(numbers, rows[LOSSES][counts], predictions))
         self._outside = max(self._outside, int(result.scalars.pop(RECORD_OUTSIDE).max()))
         for name, values in result.scalars.items():

@@ -16,7 +16,7 @@ from jax import Array
 from pipeline.errors import CheckpointError, HostError, OptionError
 from pipeline.logs import logger
 from pipeline.sizes import counted
-from pipeline.spec import centered
+from pipeline.spec import centered, with_offsets
 from pipeline.storage.storage import join
 from pipeline.user_code import ShortErrors
 from trainer.checkpointing.manager import CheckpointManager, WhichStep
@@ -163,7 +163,7 @@ class Prediction:
             self._epoch.add(jax.device_get(step[PROOF]))
             steps.append(jax.tree.map(partial(_on_this_host, stacked=stacked), step[ROWS]))
         rows = jax.tree.map(lambda *leaves: np.concatenate(leaves), *steps)
-        return self._session.job.task.with_added(rows)
+        return with_offsets(rows, self._session.job.task.added)
 
     def _records(self, results: list[DispatchResult]) -> Iterator[dict[str, Any]]:
         """Those of the results, which it takes out."""
@@ -256,7 +256,7 @@ class LoadedModel:
         batch = {MASK: np.ones(rows, np.float32), **batch}
         for name in self.task.offsets.keys() & batch.keys():
             batch[name] = centered(batch[name], self.task.offsets[name])
-        predicted = self.task.with_added(self._predict(self.variables, batch)[1][ROWS])
+        predicted = with_offsets(self._predict(self.variables, batch)[1][ROWS], self.task.added)
         return {name: rows for name, rows in predicted.items() if name not in (MASK, INDEX)}
 
     @cached_property
@@ -299,9 +299,7 @@ def loaded(job: Job, input_fn: InputFn, step: WhichStep | None, recipe: Any) -> 
     with CheckpointManager(job.config) as checkpoints:
         saved = checkpoints.restore(checkpoints.require(step), job.abstract_state(opened))
     # Where rows are not first, sizes would be compared with their number.
-    struct = {} if job.config.batch_axis else opened.struct
+    struct = {} if job.config.batch_axis else job.task.stored(opened.struct)
     inputs = {name: spec for name, spec in struct.items() if not name.startswith("_")}
-    for name in job.task.offsets:
-        inputs[name] = inputs[name].update(dtype=np.int64)
     model = model_of(saved.state, job.config.evaluated_model)
     return LoadedModel(saved.step, job.traced_task, model, recipe, inputs)

@@ -146,24 +146,19 @@ class Regression(Metric):
 
     nan where undefined, as with constant targets. targets: [b], a key of the batch or a
     function(outputs, batch). predictions: [b], a key of the outputs, a function(outputs, batch), or
-    None: the outputs themselves. deviation: about that of the targets, if their squares are out of
-    the range of float32."""
+    None: the outputs themselves. unit: by which both are divided while they are added up, if sums
+    of their squares may exceed float32; a power of two, so that this rounds nothing."""
 
     targets: FromBatch
     predictions: FromOutputs = None
-    deviation: float = 1.0
-
-    @property
-    def _unit(self) -> float:
-        """A power of two, so that dividing by it rounds nothing."""
-        return 2.0 ** min(math.frexp(self.deviation)[1], 100)
+    unit: float = 1.0
 
     def from_batch(self, outputs: Any, batch: Batch, mask: Array) -> Any:
         """The number of records, and sums of pairs: see integer_sum and pair_sum."""
         targets = found(self.targets, outputs, batch)
         predictions = found_in_outputs(self.predictions, outputs, batch)
-        y = rows("targets", targets, batch).astype(jnp.float32) / self._unit
-        p = rows("predictions", predictions, batch).astype(jnp.float32) / self._unit
+        y = rows("targets", targets, batch).astype(jnp.float32) / self.unit
+        p = rows("predictions", predictions, batch).astype(jnp.float32) / self.unit
         high = y - p
         back = high - y
         low = (y - (high - back)) - (p + back)  # the rounding error of y - p: Knuth's TwoSum
@@ -194,8 +189,8 @@ class Regression(Metric):
             n * exact[a + b] - exact[a] * exact[b] for a, b in ("yy", "pp", "yp")
         )
         return {
-            "mean_absolute_error": sums["error"] / n * self._unit,
-            "rmse": math.sqrt(sums["squares"] / n) * self._unit,
+            "mean_absolute_error": sums["error"] / n * self.unit,
+            "rmse": math.sqrt(sums["squares"] / n) * self.unit,
             "r2": float(1 - n * exact["squares"] / of_y) if of_y > 0 else math.nan,
             "correlation": float(of_both) / math.sqrt(of_y * of_p)
             if of_y > 0 and of_p > 0

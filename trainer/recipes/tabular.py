@@ -108,10 +108,11 @@ class Config(DataRecipe):
     @cached_property
     def offsets(self) -> Mapping[str, int]:
         """See Task.offsets: the rounded means of columns of integers, as the model knows them."""
+        means = {name: self.statistics[name].mean for name in self._sizes}
         return {
-            name: round(self.statistics[name].mean or 0)
-            for name in (*self.inputs, self.predicted)
-            if self.schema.features[name].dtype == "int64" and not self.statistics[name].categories
+            name: round(mean)
+            for name, mean in means.items()
+            if mean is not None and self.schema.features[name].dtype == "int64"
         }
 
     def _centered(self, name: str) -> ColumnStatistics:
@@ -160,10 +161,9 @@ class Config(DataRecipe):
             cell = self.schema.features[name].missing if is_blank(cell) else cell
             values[name] = class_number(numbers, cell)
         record = super().row_record(values if cells.keys() & self.inputs.keys() else cells)
-        centered = {  # while they are Python's integers
-            name: np.array(record[name], object) - offset
-            for name, offset in self.offsets.items()
-            if name in values
+        centered = {
+            name: np.array(record[name], object) - self.offsets[name]  # Python's integers
+            for name in self.offsets.keys() & values.keys()
         }
         return {**record, **centered}
 
@@ -245,10 +245,11 @@ class Config(DataRecipe):
             probability = jax.nn.softmax(outputs).max(axis=-1)
             return {"class": jnp.argmax(outputs, axis=-1), "probability": probability, **label}
 
+        unit = 2.0**20 if target in self.offsets else 1.0  # squares of nanoseconds are large
         metrics = (
             {"accuracy": Accuracy(target)}
             if self._classes
-            else {"regression": Regression(target, deviation=deviation)}
+            else {"regression": Regression(target, unit=unit)}
         )
         task = nnx_task(
             self.model,

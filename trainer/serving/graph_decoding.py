@@ -139,7 +139,7 @@ def graph_of(op: Op) -> Callable[[Features], Features]:
 def narrowed(key: str, value: Any, offset: int | None) -> Any:
     """Narrows 64 bits to 32, because JAX computes in 32. A value out of range is an error; floats
     are rounded, and so are integers minus an offset."""
-    if offset is not None:
+    if offset is not None and value.dtype.is_integer:
         return centered(value, offset, tf.cast)
     wide = np.dtype(value.dtype.as_numpy_dtype)
     dtype = delivered(wide)
