@@ -229,6 +229,13 @@ class Job:
         if context.mode == "train":  # the batches of an evaluation may have fewer arrays
             self.placement.axes.check_names(struct)
         self.placement.axes.check_rows(struct, context.per_host_batch_size)
+        for name in self.task.offsets.keys() & struct.keys():
+            if struct[name].dtype.kind in "iu":
+                raise InputError(
+                    f"the batch's {name} is {struct[name].dtype}; the task takes float32, less its "
+                    "offset. Subtract task.offsets in 64 bits, as train_dataset does with "
+                    "offsets=task.offsets."
+                )
         return struct
 
     def abstract_state(self, opened: OpenedInput) -> TrainState:
