@@ -172,13 +172,13 @@ def narrowed(array: np.ndarray) -> np.ndarray:
 
 
 def centered(values: Any, offset: int, cast: Any = np.asarray) -> Any:
-    """float32: integers minus the offset. The difference is exact, and rounded once.
+    """float32: integers minus the offset. Differences are exact up to 2**53 before they are
+    rounded.
 
     cast: np.asarray, or tf.cast for tensors."""
     integers = cast(values, "int64")
-    high, low = divmod(offset, 2**32)  # differences of halves cannot overflow
-    high = cast(integers // 2**32 - high, "float64")
-    return cast(high * 2**32 + cast(integers % 2**32 - low, "float64"), "float32")
+    half = cast(integers // 2 - offset // 2, "float64")  # cannot overflow
+    return cast(half * 2 + cast(integers % 2 - offset % 2, "float64"), "float32")
 
 
 def with_offsets(

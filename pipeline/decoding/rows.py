@@ -48,8 +48,10 @@ class TooSlow(Exception):  # noqa: N818 (not an error: the rows are decoded in s
 class RowDecoder:
     """Makes the features `keys` of a plan's output, each an array [n, *shape].
 
-    steps: the ops by their place in the list. offsets: see train_dataset. stored: the features of a record from which it makes them. renumbered: those of them that get other numbers before the ops. only_needed: leaves out
-    ops that none of the keys depends on, and so what only they read."""
+    steps: the ops by their place in the list. offsets: see train_dataset. stored: the features of a
+    record from which it makes the keys. renumbered: those of them that get other numbers before the
+    ops. only_needed: leaves out ops that none of the keys depends on, and so what only they
+    read."""
 
     def __init__(
         self,

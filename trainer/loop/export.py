@@ -96,8 +96,8 @@ def export(
         context = replace(job.context("predict", RECORDS, hosts), workers=0)  # for so few records
         source = as_input(as_function(opened.input_fn)(context), context)
         examples = ServedExamples.first_of(source, served.arrays, RECORDS)
-        arrays = with_offsets(examples.arrays, job.task.offsets)
-        examples = replace(examples, arrays=arrays)
+        stored = with_offsets(examples.arrays, job.task.offsets)
+        examples = replace(examples, arrays=stored)
         facts = replace(origin, model=model, fingerprint=opened.source.info.fingerprint)
         return make_export(
             options, served, labels, facts, arrays, predicted, examples, session.supervisor.check
