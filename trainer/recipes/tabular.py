@@ -5,7 +5,11 @@
 
 Data: any table that `infeed convert table` has converted. Inputs are normalized by the statistics
 of the training split that the conversion wrote. A category is predicted with cross entropy and
-accuracy, a number with squared errors and the metrics of a regression."""
+accuracy, a number with squared errors and the metrics of a regression.
+
+Integers may be as large as int64, such as times in nanoseconds. Their rounded mean is subtracted in
+64 bits before they become float32, which keeps 24 bits of what a column spans, and is added to what
+is predicted."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -163,7 +167,7 @@ class Config(DataRecipe):
         record = super().row_record(values if cells.keys() & self.inputs.keys() else cells)
         centered = {
             name: np.array(record[name], object) - self.offsets[name]  # Python's integers
-            for name in self.offsets.keys() & values.keys()
+            for name in self.offsets.keys() & self.inputs.keys() & record.keys()
         }
         return {**record, **centered}
 

@@ -167,6 +167,7 @@ def test_cells_of_rows_are_centered_before_they_become_float32(trained):
     far = 2**63 - 1
     cells = {"x": 0.5, "time": f"{base + 5}.0", "pair": [far, None]}
     rows = [reader.row_record(cells), reader.row_record({"x": 0.5, "y": 7})]
+    assert reader.row_record({"y": 7}) == {"y": 7}
     like = records_like(reader.description, "rows", rows, schema=reader.row_schema(SCHEMA))
     batch = next(iter(eval_dataset(like, global_batch=2, offsets=offsets)))
     np.testing.assert_array_equal(batch["time"], [base + 5 - offsets["time"], NAN])
