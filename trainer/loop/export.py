@@ -19,7 +19,6 @@ from pipeline.checks import did_you_mean
 from pipeline.errors import ExportError, InfeedError, OptionError
 from pipeline.hosts import ONE_HOST
 from pipeline.shards.schema import Labels
-from pipeline.spec import with_offsets
 from trainer.checkpointing.manager import WhichStep
 from trainer.inputs import InputFn, as_function, as_input, first_batches
 from trainer.loop.job import Job, OpenedInput
@@ -95,9 +94,7 @@ def export(
         hosts = replace(ONE_HOST, rows=(range(RECORDS),))
         context = replace(job.context("predict", RECORDS, hosts), workers=0)  # for so few records
         source = as_input(as_function(opened.input_fn)(context), context)
-        examples = ServedExamples.first_of(source, served.arrays, RECORDS)
-        stored = with_offsets(examples.arrays, job.task.offsets)
-        examples = replace(examples, arrays=stored)
+        examples = ServedExamples.first_of(source, served, RECORDS)
         facts = replace(origin, model=model, fingerprint=opened.source.info.fingerprint)
         return make_export(
             options, served, labels, facts, arrays, predicted, examples, session.supervisor.check

@@ -112,11 +112,11 @@ class Config(DataRecipe):
     @cached_property
     def offsets(self) -> Mapping[str, int]:
         """See Task.offsets: the rounded means of columns of integers, as the model knows them."""
-        means = {name: self.statistics[name].mean for name in self._sizes}
+        features = self.schema.features
         return {
-            name: round(mean)
-            for name, mean in means.items()
-            if mean is not None and self.schema.features[name].dtype == "int64"
+            name: round(column.mean)
+            for name, column in self.statistics.items()
+            if column.mean is not None and name in features and features[name].dtype == "int64"
         }
 
     def _centered(self, name: str) -> ColumnStatistics:

@@ -202,15 +202,15 @@ class ServedExamples:
     serving: Serving | None
 
     @classmethod
-    def first_of(cls, source: Input, needed: Collection[str], count: int) -> "ServedExamples":
-        """The first records, up to `count`, of an input that has them in its first batch. needed:
-        the arrays of the model."""
+    def first_of(cls, source: Input, model: ServedModel, count: int) -> "ServedExamples":
+        """The first records, up to `count`, of an input that has them in its first batch."""
         batches = source.batches(source.info.start)
         batch = next(batches)
         getattr(batches, "close", lambda: None)()
         rows = np.flatnonzero(batch[MASK] > 0)[:count]
         arrays = {name: leaf[rows] for name, leaf in named_leaves(dict(batch)).items()}
-        return cls(arrays, len(rows), _serving(source if INDEX in arrays else None, needed))
+        serving = _serving(source if INDEX in arrays else None, model.arrays)
+        return cls(with_offsets(arrays, model.task.offsets), len(rows), serving)
 
     def tolerances(self, tolerance: float) -> dict[str, float]:
         """The tolerance by signature. tolerance: of one that decodes no images."""
