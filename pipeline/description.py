@@ -43,24 +43,42 @@ class Description:
 
     def continued_with(self, data: "Description", target: str | None) -> "Description":
         """The description of a run on `data` that starts from a model with this one: it stays as it
-        is, except that the classes of the target are those of the data."""
+        is, except that the target, if there is one, has the classes of the data, or none."""
         columns = dict(self.columns or data.columns)
+        labels = self.labels or data.labels
         features = data.schema.features
-        if target is not None and data.names(target) and target in data.columns:
-            columns[target] = data.columns[target]
+        if target is not None and target in features:
+            columns.pop(target, None)
+            if target in data.columns:
+                columns[target] = data.columns[target]
+            if target in [each.key for each in (self.labels, data.labels) if each]:
+                labels = data.labels
         schema = replace(
             data.schema,
             features={k: self.schema.features.get(k, each) for k, each in features.items()},
         )
-        labels = (
-            data.labels if data.labels and data.labels.key == target else self.labels or data.labels
-        )
         return Description(schema, labels, columns, self.text or data.text)
 
 
-Describe = Callable[[Description], Description | None]
+Describe = Callable[[Description | None], Description | None]
 """From the description of some data to that of the model to which they are given; None if it has
 none."""
+SAME_CLASSES = "classes taken to agree (same_classes)"
+NOT_COMPARED = "classes not compared"
+
+
+def unproven_classes(
+    model: Description | None, data: Description | None, target: str | None, has_classes: bool
+) -> str:
+    """What an evaluation states if it did not compare the names of the target's classes; else "".
+
+    target: default: the feature with class names. has_classes: whether it is known to have some."""
+    known = [each for each in (model, data) if each]
+    target = target or next((each.labels.key for each in known if each.labels), None)
+    named = {each.names(target) is not None for each in known}
+    if len(known) == 2:
+        return SAME_CLASSES if len(named) == 2 else ""
+    return NOT_COMPARED if has_classes or True in named else ""
 
 
 def description_of(
@@ -126,13 +144,15 @@ def renumberings(
     target: Mapping[str, int],
     *,
     strict: bool = True,
+    same_classes: bool = False,
 ) -> dict[str, Renumbering]:
     """How records of `data` get the numbers of the model: by feature, where they differ; of the
     target always.
 
     name: of the data, for messages. keys: the features that are read. target: the number of classes
     by the one that the model predicts, if any; a class that the model lacks is refused, or missing
-    unless `strict`. Raises OptionError with the first difference that no renumbering can bridge."""
+    unless `strict`. same_classes: whether classes that have names on one side only have the same
+    numbers. Raises OptionError with the first difference that no renumbering can bridge."""
     _check_text(model, data, name)
     by_key = dict[str, Renumbering]()
     for key in sorted(keys):
@@ -151,11 +171,12 @@ def renumberings(
         ours = model.names(key)
         labels = data.names(key)
         if ours is None or labels is None:
-            if ours is not labels and key not in target:
+            if ours is not labels and not same_classes:
                 kinds = ("categories, and numbers", "numbers, and categories")
                 raise OptionError(
                     f"{name}: {key!r} has {kinds[labels is None]} in the data of the model. "
-                    f"{_REMEDY}"
+                    f"{_REMEDY} If the numbers of the classes agree, give --same-classes "
+                    "(same_classes=True in the TrainerConfig)."
                 )
             continue
         numbers = _numbers(ours, labels, name, target.get(key, 0))

@@ -211,6 +211,9 @@ class TrainerConfig:
     """What to do with a record that is damaged or cannot be decoded. raise: end with an error that
     names it. skip: train on the next good one instead; evaluations leave it out. mask: leave it out
     of its batch. The log has all."""
+    same_classes: bool = False
+    """Take the numbers of classes as they are where only the model's data or only these data name
+    them. Otherwise such data are refused, because their numbers may mean other classes."""
     stall_seconds: float = 600.0
     """How long to wait for a batch before the run ends with an error and the stacks of all
     threads."""

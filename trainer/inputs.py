@@ -239,9 +239,10 @@ def as_input(source: object, context: InputContext) -> Input:
 
 
 def described_as(
-    source: Input, model: Description | None, target: Mapping[str, int], *, strict: bool
+    source: Input, model: Description | None, target: Mapping[str, int], **options: bool
 ) -> Input:
-    """The input with the numbers of the model's description: see DatasetInput.described_as.
+    """The input with the numbers of the model's description. target, options: see
+    DatasetInput.described_as.
 
     InputError for an input of another kind that would need other numbers; OptionError for what has
     no such number."""
@@ -250,9 +251,9 @@ def described_as(
         return source
     # Ask the class: a wrapper that forwards attributes may change the batches.
     if hasattr(type(source), "described_as"):
-        return cast(Any, source).described_as(model, target, strict=strict)
+        return cast(Any, source).described_as(model, target, **options)
     name = source.info.name or "the input"
-    renumbered = renumberings(model, own, name, own.schema.features, target, strict=strict)
+    renumbered = renumberings(model, own, name, own.schema.features, target, **options)
     for key, renumbering in renumbered.items():
         if renumbering.changes:
             raise InputError(

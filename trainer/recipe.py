@@ -263,22 +263,20 @@ class DataRecipe(Recipe):
         train_records, or with a warm start what as_begun of trainer.checkpointing.kept_data says.
         None for data whose features are not known. The inputs get these numbers, whatever data they
         read."""
-        from trainer.checkpointing.kept_data import as_begun, as_in_run, kept
+        from trainer.checkpointing.kept_data import as_begun, kept
         from trainer.checkpointing.listing import finished_steps
 
         trains = self.mode == "train"
         tries = self.trainer.fast_dev_run
-        if not (trains or tries) and (description := kept(self.trained_in)):
-            return description
+        begun = not tries and finished_steps(self.trained_in)
+        if begun or not (trains or tries):
+            description = kept(self.trained_in, self.trainer.restore_step)
+            if begun or description:
+                return description
         if not trains and self.mode != "evaluate-continuously":
             return self._opened(self.eval_split).info.description
         own = self.train_records.info.description
-        if own is None or tries:
-            return own
-        workdir = self.trainer.workdir
-        begins = not finished_steps(workdir)
-        describe = as_begun(self.warm_start, self.target_key) if begins else as_in_run(workdir)
-        return describe(own)
+        return own if tries else as_begun(self.warm_start, self.target_key)(own)
 
     @cached_property
     def schema(self) -> "Schema":

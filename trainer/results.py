@@ -47,8 +47,10 @@ class EvalResult:
     2**32 of the records' crcs, as delivered (as expected for a masked one) and as expected. name:
     of the evaluation, if it has one. totals: integers that metrics added up, such as num_bytes;
     those that the dataset states are equal. not_finite: of each metric that is not finite, why,
-    such as "not finite for 3 of 80 records". checkpoint_path: as given to the evaluation. data,
-    fingerprint: what the input calls its records, and what identifies them."""
+    such as "not finite for 3 of 80 records". classes: "classes not compared" where the model's data
+    or these have no names of classes to compare, "classes taken to agree (same_classes)" where only
+    one of the two has; else "". checkpoint_path: as given to the evaluation. data, fingerprint:
+    what the input calls its records, and what identifies them."""
 
     step: int
     metrics: dict[str, float]
@@ -64,6 +66,7 @@ class EvalResult:
     totals: dict[str, int] = field(default_factory=dict)
     unseen: int = 0
     not_finite: dict[str, str] = field(default_factory=dict)
+    classes: str = ""
     checkpoint_path: str | None = None
     data: str | None = None
     fingerprint: str = ""
@@ -75,7 +78,8 @@ class EvalResult:
         ]
         unlabelled = self.labelled < self.records
         due = self.records if unlabelled else self.num_records
-        notes = [f"{name} is {why}" for name, why in self.not_finite.items()]
+        notes = [self.classes] if self.classes else []
+        notes += [f"{name} is {why}" for name, why in self.not_finite.items()]
         if self.unseen:
             notes.append(
                 f"categories never seen count as missing ({counted(self.unseen, 'value')})"

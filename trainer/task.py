@@ -51,6 +51,7 @@ _OF_RESULTS = (
     "name",
     "proven",
     "not_finite",
+    "classes",
     "data",
     "fingerprint",
 )

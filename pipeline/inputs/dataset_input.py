@@ -270,14 +270,19 @@ class DatasetInput:
         return batches_together(rows, self._row_bytes, self._most_bytes)
 
     def described_as(
-        self, model: Description, target: Mapping[str, int], *, strict: bool
+        self,
+        model: Description,
+        target: Mapping[str, int],
+        *,
+        strict: bool,
+        same_classes: bool = False,
     ) -> "DatasetInput":
         """These batches with the numbers of a model's description, to which classes and categories
         are mapped by name.
 
         Categories of inputs that the model has never seen are missing; `_unseen`, int32 [b], then
-        has how many there are in a row. target, strict: as for renumberings, which says what this
-        raises."""
+        has how many there are in a row. target, strict, same_classes: as for renumberings, which
+        says what this raises."""
         assert self.info.description is not None
         by = renumberings(
             model,
@@ -286,6 +291,7 @@ class DatasetInput:
             self._decoder.stored,
             target,
             strict=strict,
+            same_classes=same_classes,
         )
         other = copy(self)
         other._decoder = self._decoder.renumbered(by)

@@ -209,12 +209,16 @@ def _described(sources: Sequence[RecordsInfo]) -> Description | None:
     for other in others:
         if other.description is None:
             return None
-        if renumbered := renumberings(
-            first.description, other.description, other.name, layout.features, {}
-        ):
+        one, two = first.description, other.description
+        renumbered = renumberings(one, two, other.name, layout.features, {}, same_classes=True)
+        unnamed = [
+            key for key in layout.features if (one.names(key) is None) != (two.names(key) is None)
+        ]
+        if different := [*renumbered, *unnamed]:
             raise OptionError(
-                f"{other.name} and {first.name} number the classes of {next(iter(renumbered))!r} "
-                "differently. Convert them together, or read each on its own."
+                f"{other.name} and {first.name} number the classes of {different[0]!r} "
+                "differently, or only one of them names them. Convert them together, or read each "
+                "on its own."
             )
     return replace(first.description, schema=layout)
 

@@ -120,10 +120,12 @@ def run_hosts(start_hosts):
 
 @pytest.fixture
 def run_commands(fork_server, tmp_path):
-    """run_commands([arguments of `python -m trainer digits` for process 0, for process 1, ...]) -> [Ended of each]."""
+    """run_commands([arguments of `python -m trainer RECIPE` for process 0, for process 1, ...]) -> [Ended of each]."""
 
-    def run(arguments: list[list[str]], timeout_seconds: float = 120) -> list[Ended]:
-        command = ["-m", "trainer", "digits", f"--num-processes={len(arguments)}"]
+    def run(
+        arguments: list[list[str]], timeout_seconds: float = 120, recipe: str = "digits"
+    ) -> list[Ended]:
+        command = ["-m", "trainer", recipe, f"--num-processes={len(arguments)}"]
         command.append(f"--coordinator-address=127.0.0.1:{free_port()}")
         commands = [[*command, f"--process-id={i}", *own] for i, own in enumerate(arguments)]
         return start_all(fork_server, commands, tmp_path).end(timeout_seconds)

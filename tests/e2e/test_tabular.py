@@ -181,3 +181,42 @@ def test_two_hosts_know_large_integers_as_one_does(run_hosts, tmp_path, without_
     (one,), two = runs
     assert two[0].report["metrics"] == two[1].report["metrics"]
     assert two[0].report["metrics"] == pytest.approx(one.report["metrics"], rel=1e-3)
+
+
+@pytest.mark.slow
+def test_two_processes_refuse_a_number_that_means_something_else(
+    run_commands, tmp_path, without_beam
+):
+    """The classes churn and stay by a rule on x; other data number the same rule without names, the other way around."""
+    x = np.random.default_rng(3).normal(size=300).round(3)
+    for name, churns in (("named", np.where(x > 0, "churn", "stay")), ("numbers", x <= 0)):
+        (tmp_path / name).mkdir()
+        table = pa.table({"x": x, "y": churns.astype(int) if name == "numbers" else churns})
+        for split in ("train", "validation"):
+            parquet.write_table(table, tmp_path / f"{name}/{split}.parquet")
+        table_to_gcs.main([f"--raw-data-dir={tmp_path}/{name}", f"--output={tmp_path}/{name}-out"])
+
+    def on_two(data, *options):
+        options = [f"--workdir={tmp_path}/run", f"--data-dir={tmp_path}/{data}-out", *options]
+        return run_commands([[*options, "--target=y"]] * 2, recipe="tabular", timeout_seconds=200)
+
+    ended = on_two("named", "--max-steps=60", "--learning-rate=0.01")
+    assert [process.code for process in ended] == [0, 0], ended[0].printed
+    result = json.loads((tmp_path / "run/eval_result.json").read_text())
+    assert result["accuracy"] > 0.9
+    assert (result["proven"], result["classes"]) == (True, "")
+
+    evaluate = "--mode=evaluate"
+    for process in on_two("numbers", evaluate):
+        assert process.code in (2, 3)
+        assert "'y' has numbers, and categories in the data of the model" in process.printed
+    assert on_two("numbers", evaluate, "--same-classes")[0].code == 0
+    agreed = json.loads((tmp_path / "run/eval_result.json").read_text())
+    # churn is 0 and stay is 1 here and there: y of the numbers is 1 where x <= 0
+    assert agreed["accuracy"] == result["accuracy"]
+    assert agreed["classes"] == "classes taken to agree (same_classes)"
+
+    (tmp_path / "run/description.json").unlink()
+    for process in on_two("named", evaluate):
+        assert process.code in (2, 3)
+        assert "run/description.json is missing" in process.printed

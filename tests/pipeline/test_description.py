@@ -82,7 +82,7 @@ def test_names_that_are_not_unique_cannot_be_mapped():
 
 
 def rows(kinds, numbers=(0, 1)):
-    labels = Labels("kind", 0, kinds)
+    labels = kinds and Labels("kind", 0, kinds)
     return ExampleRecords(
         "rows", SCHEMA, [{"kind": number, "tags": []} for number in numbers], labels
     )
@@ -90,9 +90,10 @@ def rows(kinds, numbers=(0, 1)):
 
 def test_data_that_are_read_together_number_their_classes_alike():
     ours, theirs = rows(("cat", "dog")), rows(("dog", "cat"))
-    told = "rows and rows number the classes of 'kind' differently. Convert them together, or read each on its own"
-    with pytest.raises(OptionError, match=told):
-        eval_dataset([ours, theirs], global_batch=2, keys=["kind"])
+    told = "rows and rows number the classes of 'kind' differently, or only one of them names them"
+    for others in ([ours, theirs], [ours, rows(None)], [rows(None), ours]):
+        with pytest.raises(OptionError, match=told):
+            eval_dataset(others, global_batch=2, keys=["kind"])
     with pytest.raises(OptionError, match=told):
         train_dataset(mixture([ours, theirs], [1, 1]), global_batch=2, keys=["kind"])
     assert (

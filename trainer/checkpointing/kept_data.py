@@ -1,8 +1,9 @@
 """What a run keeps of its data in <workdir>/description.json: with it, the model's numbers keep
 their meaning.
 
-Training writes it before the first step. Evaluation, prediction, sampling, export and `load` use
-it, whatever data they read, or none. No record is kept. NumPy only."""
+Training writes it before the first step, and each checkpoint has its checksum. Evaluation,
+prediction, sampling, export and `load` use it, whatever data they read, or none. No record is kept.
+NumPy only."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,18 +12,24 @@ from typing import Any
 
 from pipeline.description import Describe, Description
 from pipeline.errors import CheckpointError, Reject
+from pipeline.logs import logger
 from pipeline.raw.cells import document_cell, integer_cell, number_cell, number_or_nan
 from pipeline.shards.example import Value
+from pipeline.shards.frames import crc32c
 from pipeline.shards.schema import Labels, Schema, Statistics
 from pipeline.shards.typed_json import JsonFile, read_sealed, sealed
 from pipeline.sources.in_memory import ExampleRecords
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join, read_file, write_file
 from pipeline.tokenizers import TextFields
+from trainer.checkpointing.contents import read_contents
+from trainer.checkpointing.listing import checkpoints_directory, finished_steps
 from trainer.checkpointing.warm_start import WarmStart
 from trainer.checkpointing.warm_start_finding import find_checkpoint
-from trainer.reports.workdir import CHECKPOINTS, DESCRIPTION
+from trainer.reports.workdir import CHECKPOINTS, DESCRIPTION, TOKENIZER
 
+log = logger("trainer")
+NONE = "none"
 MOST_VALUES = 2**24  # of a feature of one record: the file may state any number
 BLANK: Mapping[str, Value] = {"bytes": b"", "int64": 0, "float32": 0.0}
 
@@ -41,7 +48,7 @@ def keep(workdir: str, description: Description | None) -> None:
     """Writes the description of a run that begins; None replaces that of an earlier one by one
     without features."""
     if description is None:
-        if kept(workdir) is None:
+        if checksum(workdir) == NONE:
             return
         description = Description(Schema("unknown", {}))
     text = description.text
@@ -57,14 +64,28 @@ def keep(workdir: str, description: Description | None) -> None:
         write_file(open_storage(workdir), join(workdir, name), content)
 
 
-def kept(workdir: str) -> Description | None:
-    """That of the run in a work directory; None if its data had none. CheckpointError if it is
-    damaged."""
+def checksum(workdir: str) -> str:
+    """That of the description in a work directory and of its tokenizer's file, for checkpoints;
+    NONE if there is no description."""
+    storage = open_storage(workdir)
+    files = [read_file(storage, join(workdir, name)) for name in (DESCRIPTION, TOKENIZER)]
+    return NONE if files[0] is None else f"{crc32c(b''.join(filter(None, files))):08x}"
+
+
+def kept(workdir: str, step: int | None = None, checkpoints: str = "") -> Description | None:
+    """That of the run in a work directory; None if its data had none.
+
+    step: the checkpoint that needs it, by default the newest. checkpoints: their directory, if it
+    is elsewhere. CheckpointError if the description is damaged, or is not the checkpoint's."""
     path = join(workdir, DESCRIPTION)
-    if (content := read_file(open_storage(workdir), path)) is None:
-        return None
+    content = read_file(open_storage(workdir), path)
     file = JsonFile(path, CheckpointError, "Copy it again from where the model was trained.")
-    page = read_sealed(file, content, _File)
+    page = None if content is None else read_sealed(file, content, _File)
+    steps = finished_steps(workdir) if step is None else [step]
+    if steps:
+        _check_belongs(workdir, steps[-1], checkpoints or checkpoints_directory(workdir))
+    if page is None or page.schema.opaque:
+        return None
     for name, feature in page.schema.features.items():
         if (feature.num_values or 0) > MOST_VALUES:
             raise file.misfit(
@@ -72,14 +93,44 @@ def kept(workdir: str) -> Description | None:
                 f"{MOST_VALUES:,}."
             )
     text = page.text.info(file, workdir) if page.text else None
-    return None if page.schema.opaque else Description(page.schema, page.labels, page.columns, text)
+    return Description(page.schema, page.labels, page.columns, text)
 
 
-def as_in_run(workdir: str) -> Describe:
-    """What describes the model of the run in a work directory: what it has kept; if nothing, its
-    data."""
-    own = kept(workdir)
-    return lambda data: own or data
+def _check_belongs(workdir: str, step: int, checkpoints: str) -> None:
+    """CheckpointError unless the description is the one with which this checkpoint was trained."""
+    try:
+        contents = read_contents(open_storage(checkpoints), checkpoints, step)
+    except CheckpointError:
+        return  # whatever reads the checkpoint raises it, with the remedy
+    expected, present = contents.get("description"), checksum(workdir)
+    path = join(workdir, DESCRIPTION)
+    if expected is None:
+        log.warning(
+            "the checkpoint of step %d does not state its %s: an older version saved it. Whether "
+            "this one gives its numbers their meaning is not known",
+            step,
+            path,
+        )
+    elif present != expected:
+        state = f"has the checksum {present}, and {expected} is expected"
+        if present == NONE:
+            state = f"is missing (its checksum is {expected})"
+        raise CheckpointError(
+            f"{path} {state}: without the description that the checkpoint of step {step} was "
+            "trained with, its numbers may mean something else. "
+            + (
+                "Remove it: that training had none."
+                if expected == NONE
+                else f"Copy it, and {TOKENIZER} if there is one, from where the model was trained."
+            )
+        )
+
+
+def as_in_run(workdir: str, step: int | None = None) -> Describe:
+    """What describes the model of the run in a work directory: what it has kept. step: see
+    kept."""
+    own = kept(workdir, step)
+    return lambda _: own
 
 
 def as_begun(warm_start: WarmStart, target: str | None) -> Describe:
@@ -87,7 +138,7 @@ def as_begun(warm_start: WarmStart, target: str | None) -> Describe:
     infeed, what described that one, but for the classes of the target, the feature that the model
     predicts."""
     before = kept_before(warm_start)
-    return lambda data: before.continued_with(data, target) if before else data
+    return lambda data: before.continued_with(data, target) if before and data else data
 
 
 def has_new_head(
@@ -106,9 +157,12 @@ def kept_before(warm_start: WarmStart) -> Description | None:
     """The description of the run whose checkpoint a warm start begins with; None if it has none."""
     if not warm_start.init_from:
         return None
-    path = find_checkpoint(warm_start.init_from).path
-    workdir, checkpoints, _ = path.rpartition(f"/{CHECKPOINTS}/")
-    return kept(workdir) if checkpoints else None
+    found = find_checkpoint(warm_start.init_from)
+    if found.format != "infeed":
+        return None
+    checkpoints, _, step = found.path.rpartition("/")
+    workdir = checkpoints.removesuffix(CHECKPOINTS) or "."
+    return kept(workdir.rstrip("/"), int(step), checkpoints or ".")
 
 
 def records_like(

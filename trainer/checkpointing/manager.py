@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,6 +33,7 @@ from trainer.checkpointing.arrays import (
     mesh_of,
 )
 from trainer.checkpointing.contents import check_tree, read_contents, versions
+from trainer.checkpointing.kept_data import checksum
 from trainer.config import TrainerConfig
 from trainer.hosts.activity import Activity
 from trainer.reports.workdir import CONTENTS, STATE
@@ -198,6 +199,7 @@ class CheckpointManager:
             "input": saved.input_state,
             "productive_seconds": saved.productive_seconds,
             "run": saved.run,
+            "description": self._description,
         }
         arrays = list_arrays(saved.state)
         begun_checks = Future[tuple[Callable[[], None], Callable[[], Sums]]]()
@@ -229,6 +231,11 @@ class CheckpointManager:
                 f"{self.steps()}. Another run may be writing there."
             )
         self._unfinished = saved.step
+
+    @cached_property
+    def _description(self) -> str:
+        """The checksum of what the run has kept of its data, when it first saves."""
+        return checksum(self.workdir)
 
     def _remove_superseded(self) -> None:
         if not self._superseded:

@@ -186,6 +186,8 @@ def evaluation_page(result: EvalResult, records: EvaluatedRecords, about: About)
     reasons = [
         Note(f"{_words(name)} is {why}.", warning=True) for name, why in result.not_finite.items()
     ]
+    if result.classes:
+        reasons.append(Note(f"{result.classes.capitalize()}.", warning=True))
     sections = [
         Section("", [_figures(result, classes), *reasons]),
         _worst_records(records, classes, about),

@@ -50,6 +50,7 @@ class Proof:
     seconds: float
     data: str | None = None
     checkpoint_path: str | None = None
+    classes: str = ""
 
 
 OTHERS = ("crc", "expected_crc", "name", "unseen", "not_finite", "fingerprint")
@@ -213,6 +214,7 @@ def _lines(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         proven = "proven exact" if proof["proven"] else "not proven"
         proof_line = (
             f"step {proof['step']:,}{where}: {proof['records']:,}{due} records{data}, {proven}"
+            f"{proof['classes'] and '; '}{proof['classes']}"
         )
         yield from _metrics("evaluation", proof_line, proof["metrics"])
     for directory, evaluated in report["evaluations"].items():

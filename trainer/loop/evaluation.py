@@ -148,6 +148,7 @@ class Evaluation:
             data=info.name,
             fingerprint=info.fingerprint,
             unseen=epoch.unseen,
+            classes=opened.classes,
             totals={name: total for each in totals.values() for name, total in each.items()},
             not_finite=_not_finite(means | scalars, sums.sums, epoch.labelled),
         )

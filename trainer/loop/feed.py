@@ -6,7 +6,7 @@ being placed. On the host there is one more."""
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import GeneratorType
@@ -19,8 +19,10 @@ from pipeline.background import Background
 from pipeline.errors import InputError, StallError
 from pipeline.inputs.slots import Slots
 from pipeline.logs import logger
+from pipeline.raw.cells import MISSING
 from trainer.hosts.activity import Activity
 from trainer.hosts.exits import Check
+from trainer.inputs import MASK
 from trainer.loop.program import Program
 from trainer.mesh.batch_spec import check_batch
 
@@ -56,7 +58,8 @@ class Chunks:
     """One Chunk for each of `lengths`, after `start` steps, placed on devices by `program`.
 
     end: the last step of the lengths; None if the input ends them. common: a CommonEnd, if there
-    are several hosts; the last chunks are single batches. read: the step of the newest batch.
+    are several hosts; the last chunks are single batches. labels: of classes, of which the task
+    does not say that some may be missing. read: the step of the newest batch.
     Iterating raises InputError, naming the step, for a batch unlike `struct` and for an input that
     ends early. Exceptions of the input pass unchanged, with a note that names the step."""
 
@@ -67,6 +70,7 @@ class Chunks:
     struct: Mapping[str, Any]
     program: Program
     common: Any = None
+    labels: Collection[str] = ()
 
     def __post_init__(self) -> None:
         self.read = self.start
@@ -133,6 +137,7 @@ class Chunks:
                 batch = next(self.batches, None)
                 if batch is not None:
                     check_batch(batch, self.struct)
+                    self._warn_of_missing(batch)
             except Exception as error:
                 error.add_note(f"while reading the batch of step {self.read + 1}")
                 raise
@@ -148,6 +153,23 @@ class Chunks:
                 f"{self.read - self.start} batches from step {self.start + 1} on, expected "
                 f"{self.end - self.start}. Repeat the input, or ask for fewer steps."
             )
+
+    def _warn_of_missing(self, batch: Mapping[str, Any]) -> None:
+        """Logs once that labels are missing, which a loss would take for those of a class."""
+        for name in self.labels:
+            missing = int(((batch[name] == MISSING) & (batch[MASK] > 0)).sum())
+            if missing:
+                log.warning(
+                    "%d of the labels %r of a batch are %d, which means that they are missing, and "
+                    "the task has no Target: its loss and metrics take them for labels. Give the "
+                    "Task target=Target(%r, classes), which leaves such records out of both",
+                    missing,
+                    name,
+                    MISSING,
+                    name,
+                )
+                self.labels = ()
+                return
 
     def _placed(self, step: int, host: "_Host") -> Chunk:
         program = self.program

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import jax
 
 from pipeline.checks import did_you_mean
-from pipeline.description import Describe, Description
+from pipeline.description import Describe, Description, unproven_classes
 from pipeline.errors import InfeedError, InputError, OptionError
 from pipeline.hosts import Hosts
 from pipeline.logs import logger
@@ -44,7 +44,8 @@ class OpenedInput:
     """An input, the spec of its host batches as jax sees it, the size of a global batch, and what
     made the input.
 
-    description: of the model to which it is given, whose numbers it has."""
+    description: of the model to which it is given, whose numbers it has. classes: see
+    EvalResult."""
 
     mode: Mode
     source: Input
@@ -52,6 +53,7 @@ class OpenedInput:
     global_batch: int
     input_fn: InputFn
     description: Description | None
+    classes: str
 
     @property
     def resumable(self) -> bool:
@@ -154,12 +156,20 @@ class Job:
         dataset = as_function(input_fn)(context)
         source = as_input(dataset, context)
         target = {aim.key: aim.classes or 0} if (aim := self.task.target) else {}
-        description = source.info.description and describe(source.info.description)
-        source = described_as(source, description, target, strict=mode != "predict")
+        own = source.info.description
+        description = describe(own)
+        source = described_as(
+            source,
+            description,
+            target,
+            strict=mode != "predict",
+            same_classes=config.same_classes,
+        )
         if cut:
             source = first_batches(source, cut, start_step if mode == "train" else None)
         struct = self._checked_struct(source, context)
-        opened = OpenedInput(mode, source, struct, batch, input_fn, description)
+        classes = unproven_classes(description, own, self.target, any(target.values()))
+        opened = OpenedInput(mode, source, struct, batch, input_fn, description, classes)
         known = source.info.num_records is not None or source.info.host_records is not None
         if mode == "eval" and not known and not config.fast_dev_run:
             log.warning(
@@ -237,6 +247,18 @@ class Job:
                     "offsets=task.offsets."
                 )
         return struct
+
+    def labels_without_target(self, opened: OpenedInput) -> list[str]:
+        """The arrays with a class number per record, if the task has no Target."""
+        if self.task.target:
+            return []
+        described = opened.description
+        return [
+            name
+            for name, leaf in named_leaves(opened.struct).items()
+            if name in opened.struct and leaf.dtype.kind == "i" and leaf.ndim == 1
+            if name.endswith("label") or (described and described.names(name))
+        ]
 
     def abstract_state(self, opened: OpenedInput) -> TrainState:
         """Shapes and shardings of the task's state for this input."""

@@ -19,6 +19,7 @@ from pipeline.sizes import counted
 from pipeline.spec import centered, with_offsets
 from pipeline.storage.storage import join
 from pipeline.user_code import ShortErrors
+from trainer.checkpointing.kept_data import as_in_run
 from trainer.checkpointing.manager import CheckpointManager, WhichStep
 from trainer.config import TrainerConfig
 from trainer.inputs import INDEX, MASK, InputFn
@@ -296,9 +297,11 @@ def _zeros(spec: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 def loaded(job: Job, input_fn: InputFn, step: WhichStep | None, recipe: Any) -> LoadedModel:
     """The model of a checkpoint. input_fn: has batches like those of the training; none is read."""
-    opened = job.open("predict", input_fn)
     with CheckpointManager(job.config) as checkpoints:
-        saved = checkpoints.restore(checkpoints.require(step), job.abstract_state(opened))
+        number = checkpoints.require(step)
+        describe = as_in_run(checkpoints.workdir, number)
+        opened = job.open("predict", input_fn, describe=describe)
+        saved = checkpoints.restore(number, job.abstract_state(opened))
     # Where rows are not first, sizes would be compared with their number.
     struct = {} if job.config.batch_axis else job.task.stored(opened.struct)
     inputs = {name: spec for name, spec in struct.items() if not name.startswith("_")}

@@ -188,6 +188,7 @@ class Session:
             opened.struct,
             program,
             common,
+            self.job.labels_without_target(opened),
         )
         with closing(Feeder(chunks, bound, late or self.supervisor.check, self.activity)) as feeder:
             with self.activity.doing("compiling"):
@@ -241,7 +242,7 @@ def restore(
     with session.supervisor.leaving():
         checkpoints, step = session.checkpoints_of(step, checkpoint_path)
         if not job.config.fast_dev_run:
-            session.describe = as_in_run(checkpoints.workdir)
+            session.describe = as_in_run(checkpoints.workdir, step)
         opened = session.open(mode, input_fn)
     session.agree_on([opened], step, step, checkpoint_path=checkpoint_path, **arguments)
     with session.supervisor.leaving():

@@ -48,7 +48,7 @@ def train(
                 start + steps if steps else None if config.max_epochs else config.max_steps
             )
             session.describe = (
-                as_in_run(config.workdir) if start else as_begun(warm_start, job.target)
+                as_in_run(config.workdir, start) if start else as_begun(warm_start, job.target)
             )
             opened = session.open("train", input_fn, start) if end is None or start < end else None
             if opened and end is None and config.max_epochs:

@@ -1,7 +1,9 @@
 """The description that a run keeps of its data, without any recipe: written, sealed, and used by every later call."""
 
 import json
+import shutil
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +19,9 @@ from pipeline.shards.schema import ColumnStatistics, Feature, Labels, Schema
 from pipeline.shards.typed_json import sealed
 from pipeline.sources.in_memory import ExampleRecords
 from pipeline.tokenizers import ByteTokenizer, CharacterTokenizer, TextInfo
-from trainer.checkpointing.kept_data import keep, kept
+from trainer.checkpointing.kept_data import as_begun, checksum, has_new_head, keep, kept
+from trainer.checkpointing.warm_start import WarmStart
+from trainer.commands.recorded import load
 from trainer.config import TrainerConfig
 from trainer.task import Target, Task, Variables
 from trainer.trainer import Trainer
@@ -34,10 +38,10 @@ ROWS = [
 ]
 
 
-def pets(kinds=KINDS, colors=COLORS, base=1, rows=ROWS):
-    """These rows in the numbers of these names."""
+def pets(kinds=KINDS, colors=COLORS, base=1, rows=ROWS, named=True):
+    """These rows in the numbers of these names. named: whether the data state those of "kind"."""
     columns = {"colors": ColumnStatistics(80, 0, categories=dict.fromkeys(colors, 1))}
-    labels = Labels("kind", base, kinds)
+    labels = Labels("kind", base, kinds) if named else None
     examples = [
         {"kind": kinds.index(kind) + base, "colors": [*map(colors.index, pair)], "weight": weight}
         for kind, pair, weight in rows
@@ -46,6 +50,14 @@ def pets(kinds=KINDS, colors=COLORS, base=1, rows=ROWS):
     return ExampleRecords(
         "pets", SCHEMA, examples, labels, description=Description(SCHEMA, labels, columns)
     )
+
+
+unnamed = partial(pets, named=False)
+ARRAYS = {
+    "kind": np.array([KINDS.index(kind) + 1 for kind, _, _ in ROWS]),
+    "colors": np.array([[*map(COLORS.index, pair)] for _, pair, _ in ROWS]),
+    "weight": np.array([weight for *_, weight in ROWS], np.float32),
+}
 
 
 def init(rng, spec):
@@ -74,11 +86,12 @@ def predict(variables, batch):
 TASK = Task(init, loss, optax.sgd(0.1), predict_fn=predict, target=Target("kind", 3, 1))
 
 
-def trainer(workdir, **settings):
+def trainer(workdir, init_from=None, **settings):
     return Trainer(
         TASK,
         TrainerConfig(workdir=str(workdir), global_batch_size=8, **settings),
         jax.devices()[:2],
+        warm_start=WarmStart(init_from=init_from and str(init_from)),
     )
 
 
@@ -155,6 +168,78 @@ def test_hosts_without_a_record_in_a_batch_map_nothing(count):
         hidden += [batch["_unseen"].tolist() for batch in mapped.batches()]
     assert np.sum([each for part in hidden for each in part]) == 0
     assert mapped.spec["_unseen"].shape == (32,)
+
+
+@pytest.mark.parametrize("trained", ["named", "unnamed"])
+def test_classes_named_on_one_side_only_are_refused_unless_the_user_says_that_they_agree(
+    run, tmp_path, trained
+):
+    model, data, kinds = run, unnamed(), "numbers, and categories"
+    if trained == "unnamed":
+        model, data, kinds = tmp_path, pets(), "categories, and numbers"
+        trainer(model).train(training(unnamed()), max_steps=5)
+    said = f"'kind' has {kinds} in the data of the model.*give --same-classes .same_classes=True"
+    for call in (trainer(model).evaluate, lambda given: [*trainer(model).predict(given)]):
+        with pytest.raises(OptionError, match=said):
+            call(evaluation(data))
+    result = trainer(model, same_classes=True).evaluate(evaluation(data))
+    expected = trainer(run).evaluate(evaluation(pets()))
+    assert result.metrics == expected.metrics
+    assert str(result).endswith("proven exact; classes taken to agree (same_classes)")
+    assert (expected.classes, str(expected)[-12:]) == ("", "proven exact")
+
+
+def belongs_to(checkpoint, description):
+    """Changes the checksum of the description that a checkpoint names. None: it names none."""
+    path = checkpoint / "contents/metadata"
+    page = json.loads(path.read_text()) | {"description": description}
+    left_out = ("checksum", *["description"] * (description is None))
+    page = {key: value for key, value in page.items() if key not in left_out}
+    path.write_text(json.dumps(sealed(page)))
+
+
+def test_an_evaluation_of_arrays_says_that_it_could_not_compare_classes(run, tmp_path):
+    trainer(tmp_path).train(training(ARRAYS), max_steps=5)
+    for model, data in ((run, ARRAYS), (tmp_path, pets()), (tmp_path, ARRAYS)):
+        result = trainer(model).evaluate(evaluation(data))
+        assert result.classes == "classes not compared"
+        saved = json.loads((model / "eval_result.json").read_text())
+        assert saved["classes"] == "classes not compared"
+
+
+@pytest.mark.parametrize("columns", [True, False])
+@pytest.mark.parametrize("named", [True, False])
+def test_a_warm_start_takes_a_new_head_if_only_one_side_names_the_classes(tmp_path, named, columns):
+    def described(named):
+        """As labels name them, or the statistics of a table."""
+        description = pets(named=named and not columns).info.description
+        of_kind = ColumnStatistics(
+            40, 0, 1.0, 1.0, categories=dict.fromkeys(KINDS, 1) if named else {}
+        )
+        return replace(description, columns={**description.columns, "kind": of_kind})
+
+    trainer(tmp_path / "first").train(training(pets()), max_steps=1)
+    warm = WarmStart(init_from=str(tmp_path / "first"))
+    keep(str(tmp_path / "first"), described(named))
+    belongs_to(tmp_path / "first/checkpoints/1", checksum(str(tmp_path / "first")))
+    for data, is_new in ((described(named), False), (described(not named), True)):
+        begun = as_begun(warm, "kind")(data)
+        assert begun.names("kind") == data.names("kind")
+        assert has_new_head(warm, begun, "kind") == is_new
+
+
+@pytest.mark.parametrize("target", [None, TASK.target])
+def test_missing_labels_are_told_once_if_the_task_has_no_target(tmp_path, caplog, target):
+    task = replace(TASK, target=target)
+    arrays = ARRAYS | {"label": np.where(np.arange(40) % 8 == 3, -1, 1), "other": np.full(40, -1)}
+    config = TrainerConfig(workdir=str(tmp_path), global_batch_size=8, max_steps=9)
+    Trainer(task, config, jax.devices()[:1]).train(training(arrays))
+    told = [each for each in caplog.messages if "the task has no Target" in each]
+    assert len(told) == (target is None)
+    if told:
+        assert (
+            "of the labels 'label' of a batch are -1, which means that they are missing" in told[0]
+        )
 
 
 class Repeats:
@@ -237,6 +322,66 @@ def test_a_damaged_description_is_an_error_before_anything_is_evaluated(run, tmp
         (tmp_path / "description.json").write_text(json.dumps(damage))
         with pytest.raises(CheckpointError, match=said):
             kept(str(tmp_path))
+
+
+CALLS = {
+    "evaluate": lambda path: trainer(path).evaluate(evaluation(pets())),
+    "predict": lambda path: [*trainer(path).predict(evaluation(pets()))],
+    "export": lambda path: trainer(path).export(str(path / "export"), evaluation(pets())),
+    "load": lambda path: load(str(path), task=TASK),
+    "resume": lambda path: trainer(path).train(training(pets()), max_steps=6),
+    "checkpoint_path": lambda path: trainer(path / "x").evaluate(
+        evaluation(pets()), checkpoint_path=str(path / "checkpoints/5")
+    ),
+    "init_from": lambda path: trainer(path / "warm", init_from=path).train(
+        training(pets()), max_steps=1
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory):
+    """A run whose classes have other numbers, and one whose data have no description."""
+    named, plain = (tmp_path_factory.mktemp(name) for name in ("named", "plain"))
+    trainer(named).train(training(pets(("owl", "cat", "dog"))), max_steps=1)
+    trainer(plain).train(training(ARRAYS), max_steps=5)
+    return named, plain
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_no_call_reads_a_checkpoint_without_the_description_that_it_was_trained_with(
+    run, others, tmp_path, call
+):
+    changed = shutil.copytree(run, tmp_path / "run")
+    description = changed / "description.json"
+    description.unlink()
+    with pytest.raises(CheckpointError, match=r"description.json is missing .* Copy it, and"):
+        CALLS[call](changed)
+    shutil.copy(others[0] / "description.json", description)
+    with pytest.raises(CheckpointError, match=r"has the checksum \w{8}, and \w{8} is expected"):
+        CALLS[call](changed)
+    changed = shutil.copytree(others[1], tmp_path / "plain")
+    shutil.copy(run / "description.json", changed)
+    with pytest.raises(CheckpointError, match=r"and none is expected: .* Remove it"):
+        CALLS[call](changed)
+
+
+def test_a_tokenizer_of_another_run_is_not_taken_for_the_checkpoints(run, tmp_path):
+    changed = shutil.copytree(run, tmp_path / "run")
+    (changed / "tokenizer.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"Copy it, and tokenizer.json if there is one"):
+        CALLS["evaluate"](changed)
+
+
+def test_a_checkpoint_that_names_no_description_is_read_with_a_warning(run, tmp_path, caplog):
+    changed = shutil.copytree(run, tmp_path / "run")
+    belongs_to(changed / "checkpoints/5", None)
+    assert CALLS["evaluate"](changed).records == 40
+    assert "does not state its" in caplog.text
+    assert CALLS["resume"](changed).step == 6
+    caplog.clear()
+    assert CALLS["evaluate"](changed).step == 6
+    assert "does not state its" not in caplog.text
 
 
 @pytest.mark.parametrize("tokenizer", [ByteTokenizer(), CharacterTokenizer("ab"), None], ids=str)

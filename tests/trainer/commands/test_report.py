@@ -33,6 +33,7 @@ PROOF |= {
     "seconds": 0.5,
     "unseen": 0,
     "not_finite": {},
+    "classes": "classes not compared",
     "proven": True,
     "data": "shards",
 }
@@ -105,7 +106,7 @@ def test_the_lines_answer_what_people_ask_of_a_training(make_run, capsys):
         "last report": "2026-09-23 12:05:00 UTC",
         "trained": "digits on 8 x TPU v4, 2 processes",
         "training": "loss 0.00333",
-        "evaluation": "step 300: 10 of 10 records of shards, proven exact; accuracy 75 %, loss 0.5",
+        "evaluation": "step 300: 10 of 10 records of shards, proven exact; classes not compared; accuracy 75 %, loss 0.5",
         "evaluation test": "step 300; accuracy 50 %, loss nan",
         "speed": "64.5 records/s, 2.5 steps/s",
         "input wait": "25 % of the time",

@@ -212,18 +212,26 @@ def other_features(name, records):
     ), f"'{key}' is {feature.dtype}"
 
 
-def numbers_for_categories(_, records):
+def numbers_for_categories(_, records, column="city"):
     columns = {
         **records.info.description.columns,
-        "city": ColumnStatistics(9, 0, 1.0, 1.0, 0.0, 2.0),
+        column: ColumnStatistics(9, 0, 1.0, 1.0, 0.0, 2.0),
     }
     described = replace(records.info.description, columns=columns)
-    said = "'city' has numbers, and categories in the data of the model"
+    said = f"'{column}' has numbers, and categories in the data of the model"
     return ExampleRecords("new", TABLE, examples_of(records), description=described), said
+
+
+def numbers_for_classes(name, records):
+    if name == "tabular":
+        return numbers_for_categories(name, records, "kind")
+    said = "'image/class/label' has numbers, and categories in the data of the model"
+    return ExampleRecords("new", records.info.layout, examples_of(records)), said
 
 
 REFUSED = [
     *(row(name, a_new_class) for name in CLASSIFIERS),
+    *(row(name, numbers_for_classes) for name in CLASSIFIERS),
     *(row(name, another_tokenizer_of_equal_size) for name in TEXTS),
     *(row(name, other_features) for name in NARROW),
     ("tabular", numbers_for_categories),
@@ -311,7 +319,9 @@ def test_a_warm_start_keeps_the_head_only_if_the_classes_have_equal_names(traine
         if name == "tabular"
         else a_new_class(name, records)[0]
     )
-    for number, (data, is_new) in enumerate(((records, False), (others, True), (same, True))):
+    unnamed = numbers_for_classes(name, records)[0] if name == "tabular" else others
+    starts = ((records, False), (others, True), (same, True), (unnamed, True))
+    for number, (data, is_new) in enumerate(starts):
         after, _ = warmly(recipe, data, tmp_path / str(number))
         for path, array in after.items():
             new = is_new and path.startswith("head/")
