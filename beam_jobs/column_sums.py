@@ -43,8 +43,10 @@ class ColumnSums:
         if classes:
             times = Counter(map(str, np.sort(present).tolist()))
             return ColumnSums(*counts, classes=dict(times))
-        # Integers above 2**53 are rounded.
-        scaled = [int(value) for value in np.ldexp(present.astype(np.float64), _BITS).tolist()]
+        if present.dtype.kind == "f":
+            scaled = [int(value) for value in np.ldexp(present.astype(np.float64), _BITS).tolist()]
+        else:
+            scaled = [value << _BITS for value in present.tolist()]
         ends = (present.min().item(), present.max().item()) if scaled else ()
         return ColumnSums(*counts, sum(scaled), sum(value * value for value in scaled), *ends)
 

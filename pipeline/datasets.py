@@ -68,6 +68,7 @@ def train_dataset(
     ops: Sequence[Op] = (),
     keys: Iterable[str] | None = None,
     pad_to: Mapping[str, int | PadTo] | None = None,
+    offsets: Mapping[str, int] | None = None,
     nested: bool = False,
     limit: int | None = None,
     seed: int = 0,
@@ -96,6 +97,10 @@ def train_dataset(
         numbers become 32-bit, as in JAX; one that does not fit is a SchemaError.
     pad_to: key -> row length, for features of variable length; a longer row is a SchemaError. PadTo
         has more options.
+    offsets: key -> what to subtract from its integers, in 64 bits, before they become float32.
+        That has 24 bits: of large numbers, such as times, the offset takes what they have in
+        common. Floats, and features that are not in a batch, stay as they are. Default: those of
+        the Trainer's task.
     nested: batches and spec are nested dicts, with keys split at slashes.
     limit: only the first `limit` records.
     seed: of the order and the ops.
@@ -159,6 +164,7 @@ def train_dataset(
             ops=ops,
             keys=keys,
             pad_to=pad_to,
+            offsets=offsets,
             nested=nested,
             seeded=True,
         ),
@@ -181,6 +187,7 @@ def eval_dataset(
     ops: Sequence[Op] = (),
     keys: Iterable[str] | None = None,
     pad_to: Mapping[str, int | PadTo] | None = None,
+    offsets: Mapping[str, int] | None = None,
     nested: bool = False,
     limit: int | None = None,
     pad_values: Mapping[str, float] | None = None,
@@ -201,8 +208,8 @@ def eval_dataset(
     split: which part to read, see open_dataset. None: "validation", or everything that was opened.
     global_batch: rows of a batch, over all hosts; there may be fewer records. Default: as in
         train_dataset.
-    hosts, ops, keys, pad_to, nested, limit, cache, stall_seconds, workers, max_bad_records,
-        quarantine_file: as in train_dataset.
+    hosts, ops, keys, pad_to, offsets, nested, limit, cache, stall_seconds, workers,
+        max_bad_records, quarantine_file: as in train_dataset.
     pad_values: key -> value in rows of padding. Default: what pad_to fills with, or 0.
     read_ahead_bytes: the most that the reading thread may hold. None: 256 MB.
     on_error: "raise", or "mask": leaves bad records out of the metrics, and the evaluation reports
@@ -234,6 +241,7 @@ def eval_dataset(
             ops=ops,
             keys=keys,
             pad_to=pad_to,
+            offsets=offsets,
             nested=nested,
             pad_values=pad_values,
         ),

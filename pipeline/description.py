@@ -43,13 +43,16 @@ class Description:
 
     def continued_with(self, data: "Description", target: str | None) -> "Description":
         """The description of a run on `data` that starts from a model with this one: it stays as it
-        is, except that the target, if there is one, has the classes of the data, or none."""
+        is, except that the target, if there is one, has the classes of the data, or none. A number
+        keeps the statistics of the model."""
         columns = dict(self.columns or data.columns)
         labels = self.labels or data.labels
         features = data.schema.features
         if target is not None and target in features:
-            columns.pop(target, None)
-            if target in data.columns:
+            before = columns.pop(target, None)
+            if before and not (self.names(target) or data.names(target)):
+                columns[target] = before  # the head predicts a number by them
+            elif target in data.columns:
                 columns[target] = data.columns[target]
             if target in [each.key for each in (self.labels, data.labels) if each]:
                 labels = data.labels

@@ -171,6 +171,29 @@ def narrowed(array: np.ndarray) -> np.ndarray:
     return narrow
 
 
+def centered(values: Any, offset: int, cast: Any = np.asarray) -> Any:
+    """float32: integers minus the offset. Differences are exact up to 2**53 before they are
+    rounded.
+
+    cast: np.asarray, or tf.cast for tensors."""
+    integers = cast(values, "int64")
+    half = cast(integers // 2 - offset // 2, "float64")  # cannot overflow
+    return cast(half * 2 + cast(integers % 2 - offset % 2, "float64"), "float32")
+
+
+def with_offsets(
+    arrays: Mapping[str, Any], offsets: Mapping[str, float], cast: Any = np.asarray
+) -> dict[str, Any]:
+    """The arrays plus their offsets: an int is added in int64, a float in float64. cast: as in
+    centered."""
+    sums = {
+        name: cast(arrays[name], np.dtype(type(offset))) + offset
+        for name, offset in offsets.items()
+        if name in arrays
+    }
+    return {**arrays, **sums}
+
+
 def holds(dtype: np.dtype, value: float) -> bool:
     """Whether a numeric dtype can represent `value`; a float may round it, and represents NaN."""
     if dtype.kind == "f":

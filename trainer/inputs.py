@@ -63,7 +63,7 @@ class InputContext:
     first step to train; 0 in evaluation. stall_seconds: how long a batch may take before the run
     ends with an error. workers: see train_dataset. max_masked: how many bad records to leave out of
     an evaluation or prediction; with 0, one is an error. reading: other options of train_dataset
-    and eval_dataset that the TrainerConfig decides, by name."""
+    and eval_dataset that the TrainerConfig and the task decide, by name."""
 
     mode: Literal["train", "eval", "predict"]
     global_batch_size: int

@@ -46,11 +46,11 @@ class EvalResult:
     missing. num_records: expected rows; None for a plain iterable. crc, expected_crc: sums mod
     2**32 of the records' crcs, as delivered (as expected for a masked one) and as expected. name:
     of the evaluation, if it has one. totals: integers that metrics added up, such as num_bytes;
-    those that the dataset states are equal. not_finite: of each mean that is not finite, why, such
-    as "not finite for 3 of 80 records". classes: "classes not compared" where the model's data or
-    these have no names of classes to compare, "classes taken to agree (same_classes)" where only
-    one of the two has; else "". checkpoint_path: as given to the evaluation. data,
-    fingerprint: what the input calls its records, and what identifies them."""
+    those that the dataset states are equal. not_finite: of each metric that is not finite, why,
+    such as "not finite for 3 of 80 records". classes: "classes not compared" where the model's data
+    or these have no names of classes to compare, "classes taken to agree (same_classes)" where only
+    one of the two has; else "". checkpoint_path: as given to the evaluation. data, fingerprint:
+    what the input calls its records, and what identifies them."""
 
     step: int
     metrics: dict[str, float]

@@ -199,34 +199,44 @@ def copied(name: str, shape: tuple[int, ...]) -> PartitionSpec:
 class Task:
     """A model, its loss and its optimizer.
 
-    init(rng, batch_spec) -> Variables; the spec has a jax.ShapeDtypeStruct for each array of a
-    batch. loss_fn(variables, batch, rng, train) -> losses float [b], one per record; the variables
-    after the step, from which the trainer takes `extra` when training; outputs, any pytree, for the
-    metrics. Padding rows are all zero, and their results are ignored; evaluate(check_padding=True)
-    proves that they do not affect other rows. target: what the loss and the metrics are about, so
-    that rows without a label have no part in them. None: all rows that count have. metrics: name ->
-    function(outputs, batch) -> values [b], one per record, for which the trainer reports the masked
-    mean in training and evaluation; or a Metric, in evaluation only. Both find the losses [b] in
-    batch["_losses"]. trainer.metrics has the usual ones. Either may have a method outside(outputs,
-    batch) -> bool [b], rows whose label is outside of its classes, and a str, the allowed labels:
-    such a row ends the run with an error. Either may have `better`: see Metric. partition(name,
-    shape) -> the mesh axes ("data", "fsdp", "model") over which to split each dimension of the
-    parameter with that path ("dense/kernel"), its average and its optimizer statistics. Default:
-    none. Large parameters that do not name fsdp are split over it as well; TrainerConfig.partition
-    overrides both. The mesh is in context when the functions are traced, so a model may constrain
-    its activations: jax.lax.with_sharding_constraint(x, PartitionSpec(("data", "fsdp"))).
+    init(rng, batch_spec) -> Variables. The spec has a jax.ShapeDtypeStruct for each array of a
+        batch.
+    loss_fn(variables, batch, rng, train) -> losses float [b], one per record; the variables after
+        the step, from which the trainer takes `extra` when training; outputs, any pytree, for the
+        metrics. Padding rows are all zero, and their results are ignored;
+        evaluate(check_padding=True) proves that they do not affect other rows.
+    target: what the loss and the metrics are about, so that rows without a label have no part in
+        them. None: all rows that count have.
+    metrics: name -> function(outputs, batch) -> values [b], one per record, for which the trainer
+        reports the masked mean in training and evaluation; or a Metric, in evaluation only. Both
+        find the losses [b] in batch["_losses"]. trainer.metrics has the usual ones. Either may have
+        a method outside(outputs, batch) -> bool [b], rows whose label is outside of its classes,
+        and a str, the allowed labels: such a row ends the run with an error. Either may have
+        `better`: see Metric.
+    partition(name, shape) -> the mesh axes ("data", "fsdp", "model") over which to split each
+        dimension of the parameter with that path ("dense/kernel"), its average and its optimizer
+        statistics. Default: none. Large parameters that do not name fsdp are split over it as well;
+        TrainerConfig.partition overrides both. The mesh is in context when the functions are
+        traced, so a model may constrain its activations:
+        jax.lax.with_sharding_constraint(x, PartitionSpec(("data", "fsdp"))).
     predict_fn(variables, batch) -> name -> an array [b, ...], or a tree of them, one row per
-    record. Padding rows are all zero, and their results are left out. None: the task cannot
-    predict. augment(batch) -> the batch that loss_fn sees, in training only: trainer.augment has
-    the usual functions. Its padding rows are all zero; the reserved keys keep their values,
-    whatever it returns for them. precision: in which these functions compute, for comparison with
-    TrainerConfig.precision. flops: floating-point operations of one training step on a global
-    batch, for the speed. None: those of the products of matrices and the convolutions in the step,
-    which count twice if they are computed twice (rematerialized). independent_rows: whether the
-    loss of a row depends on no other row, and loss_fn draws no random numbers and leaves `extra` as
-    it is, in training, and constrains nothing over data. Then devices exchange gradients once per
-    update, however many microbatches it has. module(variables) -> the model as an object of its
-    library; nnx_task makes an nnx.Module. None: there is none."""
+        record. Padding rows are all zero, and their results are left out. None: the task cannot
+        predict.
+    augment(batch) -> the batch that loss_fn sees, in training only: trainer.augment has the usual
+        functions. Its padding rows are all zero; the reserved keys keep their values, whatever it
+        returns for them.
+    precision: in which these functions compute, for comparison with TrainerConfig.precision.
+    flops: floating-point operations of one training step on a global batch, for the speed. None:
+        those of the products of matrices and the convolutions in the step, which count twice if
+        they are computed twice (rematerialized).
+    independent_rows: whether the loss of a row depends on no other row, and loss_fn draws no random
+        numbers and leaves `extra` as it is, in training, and constrains nothing over data. Then
+        devices exchange gradients once per update, however many microbatches it has.
+    module(variables) -> the model as an object of its library; nnx_task makes an nnx.Module. None:
+        there is none.
+    offsets: key -> what is subtracted from the integers of a batch, see train_dataset.
+    added: prediction -> what the host adds to it, as devices compute in 32 bits: an int in int64, a
+        float in float64."""
 
     init: Callable[[Array, Any], Variables]
     loss_fn: LossFn
@@ -240,6 +250,8 @@ class Task:
     independent_rows: bool = False
     module: Callable[[Variables], Any] | None = None
     target: Target | None = None
+    offsets: Mapping[str, int] = field(default_factory=dict)
+    added: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_number(
@@ -267,6 +279,13 @@ class Task:
                         f"the metric {name!r} has the name of a value of the metric {other!r}. "
                         "Choose another."
                     )
+
+    def stored(self, struct: Mapping[str, Any]) -> dict[str, Any]:
+        """The jax.ShapeDtypeStruct of each array of a batch before offsets are subtracted."""
+        return {
+            name: leaf.update(dtype=np.int64) if name in self.offsets else leaf
+            for name, leaf in struct.items()
+        }
 
     def traced_in(self, context: Callable[[], ContextDecorator]) -> "Task":
         """The task, whose functions are traced in this context."""

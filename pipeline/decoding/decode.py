@@ -46,6 +46,7 @@ class Decoder:
         keys: Iterable[str] | None = None,
         pad_values: Mapping[str, float] | None = None,
         pad_to: Mapping[str, int | PadTo] | None = None,
+        offsets: Mapping[str, int] | None = None,
         nested: bool = False,
         seeded: bool = False,
     ) -> None:
@@ -71,13 +72,17 @@ class Decoder:
                 "or give their length in pad_to.",
                 ", ".join(RESERVED), ", ".join(sorted(plan.specs)),
             )  # fmt: skip
-        self._planned = (layout, plan, pads)
-        self._decoder = RowDecoder(layout, plan, pads, taken, {})
+        offsets = offsets or {}
+        self._planned = (layout, plan, pads, offsets)
+        self._decoder = RowDecoder(*self._planned, taken, {})
         values = pad_values or {}
         rows = dict[str, ArraySpec]()  # as delivered: 64 bits become 32
         for key in taken:
             spec = plan.specs[key]
-            rows[key] = ArraySpec(spec.shape, delivered(spec.dtype), values.get(key, spec.pad))
+            dtype = delivered(spec.dtype)
+            if key in offsets and dtype.kind in "iu":
+                dtype = np.dtype(np.float32)
+            rows[key] = ArraySpec(spec.shape, dtype, values.get(key, spec.pad))
         for key, pad in values.items():
             if key not in rows:
                 raise OptionError(

@@ -24,7 +24,15 @@ from pipeline.description import Renumbering
 from pipeline.errors import SchemaError
 from pipeline.shards.schema import Schema
 from pipeline.sizes import num_cores
-from pipeline.spec import UNSEEN, Layout, chosen_specs, delivered, objects, struct_columns
+from pipeline.spec import (
+    UNSEEN,
+    Layout,
+    centered,
+    chosen_specs,
+    delivered,
+    objects,
+    struct_columns,
+)
 
 _FIRST, _MEASURED, _PART = 4, 9, 8  # rows
 THREADS: int | None = None  # None: one per core. Worker processes share the cores
@@ -40,15 +48,17 @@ class TooSlow(Exception):  # noqa: N818 (not an error: the rows are decoded in s
 class RowDecoder:
     """Makes the features `keys` of a plan's output, each an array [n, *shape].
 
-    steps: the ops by their place in the list. stored: the features of a record from which it makes
-    them. renumbered: those of them that get other numbers before the ops. only_needed: leaves out
-    ops that none of the keys depends on, and so what only they read."""
+    steps: the ops by their place in the list. offsets: see train_dataset. stored: the features of a
+    record from which it makes the keys. renumbered: those of them that get other numbers before the
+    ops. only_needed: leaves out ops that none of the keys depends on, and so what only they
+    read."""
 
     def __init__(
         self,
         layout: Layout,
         plan: Plan,
         pad_to: Mapping[str, PadTo],
+        offsets: Mapping[str, int],
         keys: Sequence[str],
         renumbered: Mapping[str, Renumbering],
         *,
@@ -56,6 +66,7 @@ class RowDecoder:
     ) -> None:
         self.layout = layout
         self.pad_to = pad_to
+        self.offsets = offsets
         self.keys = tuple(keys)
         self.num_ops = len(plan.steps)
         # from the last op back to the features of a record
@@ -85,7 +96,7 @@ class RowDecoder:
         features: Features = dict(columns)
         if self.steps:
             features |= self._apply_ops(columns, seeds, until)
-        arrays = {key: narrowed(key, features[key]) for key in self.keys}
+        arrays = {key: narrowed(key, features[key], self.offsets.get(key)) for key in self.keys}
         return arrays if hidden is None else arrays | dict.fromkeys(UNSEEN, hidden)
 
     def decode_one(self, record: Features, rngs: Sequence[Rng]) -> Features:
@@ -122,9 +133,11 @@ class RowDecoder:
         return arrays
 
 
-def narrowed(key: str, values: np.ndarray) -> np.ndarray:
+def narrowed(key: str, values: np.ndarray, offset: int | None = None) -> np.ndarray:
     """Narrows 64 bits to 32, because JAX computes in 32. A value out of range is an error; floats
-    are rounded."""
+    are rounded, and so are integers minus an offset."""
+    if offset is not None and values.dtype.kind in "iu":
+        return centered(values, offset)
     dtype = delivered(values.dtype)
     if dtype == values.dtype:
         return values

@@ -36,6 +36,7 @@ from trainer.config import TrainerConfig
 from trainer.hosts.joining import Distributed, join
 from trainer.mesh.batch_spec import BatchAxes, batch_struct
 from trainer.mesh.placement import Placement
+from trainer.recipes import tabular
 from trainer.trainer import Trainer
 
 AGREED = "now all agree"
@@ -176,6 +177,19 @@ def bad_records(order):
     yield "counted", [result.records, result.masked, result.proven]
     yield "metrics", result.metrics
     yield "met", [bad.record_id for bad in evaluation.source.quarantine]
+
+
+def large_integers(order):
+    """Trains on a table, evaluates and predicts."""
+    config = settings(
+        order, global_batch_size=64, eval_batch_size=48, max_steps=300, iterations_per_loop=100
+    )
+    recipe = tabular.Config(data_dir=order.data_dir, target="y", trainer=config)
+    trainer = Trainer(recipe.task(), config)
+    trainer.train(recipe.train_input)
+    yield "metrics", trainer.evaluate(recipe.eval_input).metrics
+    found = trainer.predict(recipe.eval_input, gather=True)
+    yield "predicted", [[int(each["label"]), float(each["prediction"])] for each in found]
 
 
 def disagreements(order):

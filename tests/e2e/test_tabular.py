@@ -9,6 +9,9 @@ import pytest
 from pyarrow import parquet
 
 from converters import table_to_gcs
+from pipeline.shards.example_decoding import decode_example
+from pipeline.sources.open_dataset import open_dataset
+from pipeline.tf_cpu import tf
 
 CITIES = {"Oslo": 1.0, "Rome": -1.0}
 
@@ -82,6 +85,107 @@ def test_a_number_is_learned_evaluated_exported_and_predicted_from_files_never_c
     assert prices[:2] == [pytest.approx(106.5, abs=2), pytest.approx(93.5, abs=2)]
     assert np.isfinite(prices[2])
     assert prices[3:5] == prices[:2]  # of the parquet
+
+
+SECONDS, NANOSECONDS = (10**9, 1), (17 * 10**17, 10**9)  # base and unit
+
+
+def converted(directory, base, unit):
+    """Shards of a target that follows from a time within 100 units; returns the targets of the validation.
+
+    In float32, both would be one number."""
+    (directory / "raw").mkdir()
+    targets = {}
+    for split, count in (("train", 400), ("validation", 100)):
+        rng = np.random.default_rng(count)
+        times = rng.integers(0, 100, count).tolist()
+        noise = rng.integers(-9, 9, count).tolist()
+        targets[split] = [base + (3 * t + n) * unit for t, n in zip(times, noise, strict=True)]
+        # the validation has another mean, of which the model must not know
+        cells = [base + (t + 7 * (split == "validation")) * unit for t in times]
+        with (directory / f"raw/{split}.csv").open("w") as file:
+            rows = zip(cells, targets[split], strict=True)
+            csv.writer(file).writerows([["time", "y"], *rows])
+    table_to_gcs.main([f"--raw-data-dir={directory}/raw", f"--output={directory}/shards"])
+    return targets["validation"]
+
+
+def assert_measured(metrics, pairs, base, unit):
+    """The metrics of an evaluation are those of pairs of a label and a prediction, in float64."""
+    y, p = np.array([(label - base, made - base) for label, made in pairs]).T / unit
+    right = {
+        "regression/mean_absolute_error": np.abs(y - p).mean() * unit,
+        "regression/rmse": np.sqrt(((y - p) ** 2).mean()) * unit,
+        "regression/r2": 1 - ((y - p) ** 2).sum() / ((y - y.mean()) ** 2).sum(),
+    }
+    assert right["regression/r2"] > 0.9
+    assert {name: metrics[name] for name in right} == pytest.approx(right, rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("base", "unit"), [SECONDS, NANOSECONDS])
+def test_large_integers_mean_the_same_in_evaluations_predictions_and_exports(
+    run_forked, tmp_path, without_beam, base, unit
+):
+    targets = converted(tmp_path, base, unit)
+    command = ["-m", "trainer", "tabular", f"--data-dir={tmp_path}/shards", "--target=y"]
+    command += [f"--workdir={tmp_path}/run", "--max-steps=300", "--iterations-per-loop=100"]
+    for options in ([f"--export-path={tmp_path}/export"], ["--mode=predict"]):
+        code, printed = run_forked([*command, *options], timeout=200)
+        assert code == 0, printed
+    new = [f"{tmp_path}/raw/validation.csv", f"--output={tmp_path}/made.jsonl"]
+    code, printed = run_forked(
+        ["-m", "trainer.commands.predict", f"{tmp_path}/run", *new], timeout=200
+    )
+    assert code == 0, printed
+
+    def lines(file):
+        return [json.loads(line) for line in (tmp_path / file).read_text().splitlines()]
+
+    recorded, rows = lines("run/predictions.jsonl"), lines("made.jsonl")
+    assert sorted(each["label"] for each in recorded) == pytest.approx(
+        sorted(targets), rel=0, abs=1e-4 * unit
+    )
+    found = json.loads((tmp_path / "run/eval_result.json").read_bytes())
+    (saved,) = (tmp_path / "export").iterdir()
+    served = tf.saved_model.load(str(saved)).signatures
+    payloads = [*open_dataset(f"{tmp_path}/shards", "validation")]
+    columns = [decode_example(payload) for payload in payloads]
+    stored = {"time": tf.constant([each["time"][0] for each in columns], tf.int64)}
+    answers = {
+        "serving_default": served["serving_default"](examples=tf.constant(payloads)),
+        "features": served["features"](**stored),
+        "arrays": served["arrays"](**stored),
+    }
+    everywhere = {"recorded": [(each["label"], each["prediction"]) for each in recorded]}
+    everywhere["rows"] = [
+        (target, each["prediction"]) for target, each in zip(targets, rows, strict=True)
+    ]
+    for name, answer in answers.items():
+        assert answer["prediction"].dtype == tf.float64
+        everywhere[name] = [
+            (each["y"][0], prediction)
+            for each, prediction in zip(columns, answer["prediction"].numpy().tolist(), strict=True)
+        ]
+    for pairs in everywhere.values():
+        assert_measured(found, pairs, base, unit)
+
+
+@pytest.mark.slow
+def test_two_hosts_know_large_integers_as_one_does(run_hosts, tmp_path, without_beam):
+    targets, files = converted(tmp_path, *NANOSECONDS), {"data_dir": f"{tmp_path}/shards"}
+    runs = [
+        run_hosts("large_integers", count, 2 // count, host_timeout_seconds=60, **files)
+        for count in (1, 2)
+    ]
+    for process in [each for run in runs for each in run]:
+        assert process.code == 0, process.printed
+        pairs = process.report["predicted"]
+        assert sorted(label for label, _ in pairs) == pytest.approx(sorted(targets), rel=0, abs=1e5)
+        assert_measured(process.report["metrics"], pairs, *NANOSECONDS)
+    (one,), two = runs
+    assert two[0].report["metrics"] == two[1].report["metrics"]
+    assert two[0].report["metrics"] == pytest.approx(one.report["metrics"], rel=1e-3)
 
 
 @pytest.mark.slow

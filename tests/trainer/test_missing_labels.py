@@ -3,6 +3,7 @@
 Expected values are computed in NumPy from the labelled rows alone."""
 
 import itertools
+import json
 import logging
 from contextlib import ExitStack
 from dataclasses import replace
@@ -302,19 +303,33 @@ def test_padding_changes_no_bit_of_metrics_over_labelled_records(epochs_of):
 
 
 @pytest.mark.slow
-def test_a_mean_that_is_not_finite_is_explained(evaluated, caplog):
+def test_a_metric_that_is_not_finite_is_explained(evaluated, caplog, tmp_path):
     data = records()
     data["number"][4:7] = NAN
     with caplog.at_level(logging.WARNING):
         result = evaluated(linear_task("number", target=None), data)
+    # their sums of squares
+    why = "undefined for these 40 records, or beyond float32"
+    metrics = {name: why for name in result.metrics if name.startswith("regression/")}
     assert (result.not_finite, result.labelled) == (
-        {"loss": "not finite for 3 of 40 records"},
+        {"loss": "not finite for 3 of 40 records", **metrics},
         RECORDS,
     )
     assert "loss is not finite for 3 of 40 records" in caplog.text
+    assert f"; regression/r2 is {why}" in str(result)
+    result.write(str(tmp_path))
+    assert (
+        json.loads((tmp_path / "eval_result.json").read_text())["not_finite"] == result.not_finite
+    )
     data["number"][:] = 1e19
     assert evaluated(linear_task("number"), data).not_finite == {
-        "loss": "not finite for the sum of 40 records"
+        "loss": "not finite for the sum of 40 records",
+        **metrics,
+    }
+    data["number"][:] = 1
+    assert evaluated(linear_task("number"), data).not_finite.keys() == {
+        "regression/r2",
+        "regression/correlation",
     }
 
 

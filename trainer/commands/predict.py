@@ -328,7 +328,9 @@ def _show(lines: Sequence[Mapping[str, Any]], output: str | None, *, as_json: bo
 
 
 def _cell(value: Any) -> object:
-    return f"{value:.4g}" if isinstance(value, float) else value
+    if not isinstance(value, float):
+        return value
+    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:.1f}"
 
 
 def _report_bad(bad: Sequence[Raw], count: int) -> int:

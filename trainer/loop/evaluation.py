@@ -100,7 +100,7 @@ class Evaluation:
         info = opened.source.info
         padding_kind = job.placement.scalar(np.int32(padding))
         carry = EvalState(model_of(self.state, model), padding_kind, self._tallies())
-        sums = EpochTotals(opened.source, self.on_records, on_counted)
+        sums = EpochTotals(opened.source, job.task, self.on_records, on_counted)
         self.on_records = None
         dispatching = self.session.dispatching(
             self._program, carry, opened, info.start, self._steps, sums.add
@@ -113,7 +113,7 @@ class Evaluation:
         carry = dispatches.carry
         self.state = with_model(self.state, model, carry.variables)
         epoch = sums.epoch
-        sums.check(job.task.target, NOT_THE_SPLITS)
+        sums.check(NOT_THE_SPLITS)
         if epoch.masked:
             left_out = counted(epoch.masked, "bad record")
             log.warning("evaluation: left out %s; the means are over %d", left_out, epoch.records)
@@ -150,7 +150,7 @@ class Evaluation:
             unseen=epoch.unseen,
             classes=opened.classes,
             totals={name: total for each in totals.values() for name, total in each.items()},
-            not_finite=_not_finite(means, sums.sums, epoch.labelled),
+            not_finite=_not_finite(means | scalars, sums.sums, epoch.labelled),
         )
 
     def report(
@@ -244,15 +244,17 @@ def measured(path: str, metric: str) -> float:
 
 
 def _not_finite(
-    means: Mapping[str, float], sums: Mapping[str, float], records: int
+    metrics: Mapping[str, float], sums: Mapping[str, float], records: int
 ) -> dict[str, str]:
-    """Why these means are not finite. sums: see eval_step."""
+    """Why these metrics are not finite. sums: of the means, see eval_step."""
     reasons = dict[str, str]()
-    for name, mean in means.items():
-        if not math.isfinite(mean):
+    for name, value in metrics.items():
+        if not math.isfinite(value):
             count = int(sums[NOT_FINITE + name])
             of = f"{count} of" if count else "the sum of"
             reasons[name] = f"not finite for {of} {records} records"
+            if name not in sums:
+                reasons[name] = f"undefined for these {records} records, or beyond float32"
             log.warning("evaluation: %s is %s", name, reasons[name])
     return reasons
 

@@ -12,6 +12,7 @@ import numpy as np
 from pipeline.errors import EvaluationError
 from pipeline.logs import logger
 from pipeline.sizes import counted
+from pipeline.spec import with_offsets
 from trainer.inputs import INDEX, LABELLED, MASK, Input
 from trainer.loop.dispatching import DispatchResult
 from trainer.metrics.labels import REMEDY, told_outside
@@ -27,7 +28,7 @@ from trainer.step.steps import (
     ROWS,
     UNSEEN,
 )
-from trainer.task import Target
+from trainer.task import Task
 
 log = logger("trainer")
 
@@ -131,6 +132,7 @@ class EpochTotals:
     on_records: gets the records of each dispatch, if its program returns them."""
 
     source: Input
+    task: Task
     on_records: OnRecords | None
     on_counted: OnCounted
 
@@ -151,6 +153,7 @@ class EpochTotals:
             index = rows.get(INDEX)
             predictions = {name: values[counts] for name, values in rows[PREDICTIONS].items()}
             numbers = None if index is None else index[counts]
+            predictions = with_offsets(predictions, self.task.added)
             self.on_records(EvaluatedRecords(numbers, rows[LOSSES][counts], predictions))
         self._outside = max(self._outside, int(result.scalars.pop(RECORD_OUTSIDE).max()))
         for name, values in result.scalars.items():
@@ -158,14 +161,14 @@ class EpochTotals:
                 self.sums[name] += float(values.sum(dtype=np.float64))
         self.on_counted(self.epoch.records - before)
 
-    def check(self, target: Target | None, so: str) -> None:
+    def check(self, so: str) -> None:
         """EvaluationError unless everything that is due was added, some of it has a label, and all
         labels are among the classes. `so`: as in ExactEpoch.check."""
         self.epoch.check("evaluation", so)
         if outside := told_outside(self.sums):
             such = f", such as record {self._outside}" if self._outside >= 0 else ""
             raise EvaluationError(f"the evaluation counted {outside}{such}; {so}. {REMEDY}.")
-        if target and not self.epoch.labelled:
+        if (target := self.task.target) and not self.epoch.labelled:
             raise EvaluationError(
                 f"{self.epoch.name}: none of the {self.epoch.records} records has the label "
                 f"{target.key!r}, so nothing can be evaluated. --mode predict (Trainer.predict) "

@@ -94,7 +94,7 @@ def export(
         hosts = replace(ONE_HOST, rows=(range(RECORDS),))
         context = replace(job.context("predict", RECORDS, hosts), workers=0)  # for so few records
         source = as_input(as_function(opened.input_fn)(context), context)
-        examples = ServedExamples.first_of(source, served.arrays, RECORDS)
+        examples = ServedExamples.first_of(source, served, RECORDS)
         facts = replace(origin, model=model, fingerprint=opened.source.info.fingerprint)
         return make_export(
             options, served, labels, facts, arrays, predicted, examples, session.supervisor.check

@@ -206,6 +206,7 @@ class Job:
                 "cache": config.cache,
                 "read_ahead_bytes": config.read_ahead_bytes,
                 "on_error": on_error,
+                "offsets": self.task.offsets,
             },
         )
 
@@ -231,6 +232,13 @@ class Job:
         if context.mode == "train":  # the batches of an evaluation may have fewer arrays
             self.placement.axes.check_names(struct)
         self.placement.axes.check_rows(struct, context.per_host_batch_size)
+        for name in self.task.offsets.keys() & struct.keys():
+            if struct[name].dtype.kind in "iu":
+                raise InputError(
+                    f"the batch's {name} is {struct[name].dtype}; the task takes float32, less its "
+                    "offset. Subtract task.offsets in 64 bits, as train_dataset does with "
+                    "offsets=task.offsets."
+                )
         return struct
 
     def labels_without_target(self, opened: OpenedInput) -> list[str]:

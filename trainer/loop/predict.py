@@ -16,6 +16,7 @@ from jax import Array
 from pipeline.errors import CheckpointError, HostError, OptionError
 from pipeline.logs import logger
 from pipeline.sizes import counted
+from pipeline.spec import centered, with_offsets
 from pipeline.storage.storage import join
 from pipeline.user_code import ShortErrors
 from trainer.checkpointing.kept_data import as_in_run
@@ -162,7 +163,8 @@ class Prediction:
         for step in returned:
             self._epoch.add(jax.device_get(step[PROOF]))
             steps.append(jax.tree.map(partial(_on_this_host, stacked=stacked), step[ROWS]))
-        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *steps)
+        rows = jax.tree.map(lambda *leaves: np.concatenate(leaves), *steps)
+        return with_offsets(rows, self._session.job.task.added)
 
     def _records(self, results: list[DispatchResult]) -> Iterator[dict[str, Any]]:
         """Those of the results, which it takes out."""
@@ -211,7 +213,8 @@ class LoadedModel:
     step: of its checkpoint. task: what the recipe makes. variables: its arrays, Array by name:
     params, and extra, such as running statistics; the averaged parameters where evaluations use
     them. recipe: of the training; its `class_names` has the names of predicted classes. inputs:
-    what a batch of the recipe's evaluation has, by name, with shape ([rows, ...]) and dtype."""
+    what a batch of the recipe's evaluation has, by name, with shape ([rows, ...]) and dtype: int64
+    where the task has an offset, which predict subtracts."""
 
     step: int
     task: Task = field(repr=False)
@@ -253,7 +256,9 @@ class LoadedModel:
                     f"[rows, {', '.join(map(str, spec.shape[1:]))}]."
                 )
         batch = {MASK: np.ones(rows, np.float32), **batch}
-        predicted = self._predict(self.variables, batch)[1][ROWS]
+        for name in self.task.offsets.keys() & batch.keys():
+            batch[name] = centered(batch[name], self.task.offsets[name])
+        predicted = with_offsets(self._predict(self.variables, batch)[1][ROWS], self.task.added)
         return {name: rows for name, rows in predicted.items() if name not in (MASK, INDEX)}
 
     @cached_property
@@ -298,7 +303,7 @@ def loaded(job: Job, input_fn: InputFn, step: WhichStep | None, recipe: Any) -> 
         opened = job.open("predict", input_fn, describe=describe)
         saved = checkpoints.restore(number, job.abstract_state(opened))
     # Where rows are not first, sizes would be compared with their number.
-    struct = {} if job.config.batch_axis else opened.struct
+    struct = {} if job.config.batch_axis else job.task.stored(opened.struct)
     inputs = {name: spec for name, spec in struct.items() if not name.startswith("_")}
     model = model_of(saved.state, job.config.evaluated_model)
     return LoadedModel(saved.step, job.traced_task, model, recipe, inputs)

@@ -147,10 +147,12 @@ class Regression(Metric):
 
     nan where undefined, as with constant targets. targets: [b], a key of the batch or a
     function(outputs, batch). predictions: [b], a key of the outputs, a function(outputs, batch), or
-    None: the outputs themselves."""
+    None: the outputs themselves. unit: by which both are divided while they are added up, if sums
+    of their squares may exceed float32; a power of two, so that this rounds nothing."""
 
     targets: FromBatch
     predictions: FromOutputs = None
+    unit: float = 1.0
     better: ClassVar = {
         "mean_absolute_error": "min",
         "rmse": "min",
@@ -160,10 +162,10 @@ class Regression(Metric):
 
     def from_batch(self, outputs: Any, batch: Batch, mask: Array) -> Any:
         """The number of records, and sums of pairs: see integer_sum and pair_sum."""
-        y = rows("targets", found(self.targets, outputs, batch), batch).astype(jnp.float32)
-        p = rows("predictions", found_in_outputs(self.predictions, outputs, batch), batch).astype(
-            jnp.float32
-        )
+        targets = found(self.targets, outputs, batch)
+        predictions = found_in_outputs(self.predictions, outputs, batch)
+        y = rows("targets", targets, batch).astype(jnp.float32) / self.unit
+        p = rows("predictions", predictions, batch).astype(jnp.float32) / self.unit
         high = y - p
         back = high - y
         low = (y - (high - back)) - (p + back)  # the rounding error of y - p: Knuth's TwoSum
@@ -194,8 +196,8 @@ class Regression(Metric):
             n * exact[a + b] - exact[a] * exact[b] for a, b in ("yy", "pp", "yp")
         )
         return {
-            "mean_absolute_error": sums["error"] / n,
-            "rmse": math.sqrt(sums["squares"] / n),
+            "mean_absolute_error": sums["error"] / n * self.unit,
+            "rmse": math.sqrt(sums["squares"] / n) * self.unit,
             "r2": float(1 - n * exact["squares"] / of_y) if of_y > 0 else math.nan,
             "correlation": float(of_both) / math.sqrt(of_y * of_p)
             if of_y > 0 and of_p > 0

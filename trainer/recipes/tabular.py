@@ -5,12 +5,18 @@
 
 Data: any table that `infeed convert table` has converted. Inputs are normalized by the statistics
 of the training split that the conversion wrote. A category is predicted with cross entropy and
-accuracy, a number with squared errors and the metrics of a regression."""
+accuracy, a number with squared errors and the metrics of a regression.
+
+Integers may be as large as int64, such as times in nanoseconds. Their rounded mean is subtracted in
+64 bits before they become float32, which keeps 24 bits of what a column spans, and is added to what
+is predicted."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from pipeline.checks import did_you_mean
 from pipeline.errors import OptionError
@@ -33,10 +39,6 @@ TINY: Statistics = {
     "city": ColumnStatistics(130, 0, categories={"Oslo": 65, "Rome": 65}),
     "price": ColumnStatistics(130, 0, 129.5, 75.0, 0.0, 259.0),
 }
-
-
-def _fits_int32(column: ColumnStatistics) -> bool:
-    return (column.min or 0) >= -(2**31) and (column.max or 0) < 2**31
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,22 +98,31 @@ class Config(DataRecipe):
         if name not in self._sizes:
             hint = did_you_mean(name, self._sizes)
             raise OptionError(
-                f"{option}={name!r}: not a column of classes or of numbers within 32 bits, as many "
-                f"in every row.{hint}"
+                f"{option}={name!r}: not a column of classes or of numbers, as many in every "
+                f"row.{hint}"
             )
         return name
 
     @cached_property
     def _sizes(self) -> Mapping[str, int]:
         features = self.schema.features
-        sizes = dict[str, int]()
-        for name, column in self.statistics.items():
-            size = features[name].num_values if name in features else None
-            if size and features[name].dtype == "int64" and not _fits_int32(column):
-                log.warning("the column %s is left out: its integers do not fit 32 bits", name)
-            elif size:
-                sizes[name] = size
-        return sizes
+        sizes = {name: features[name].num_values for name in self.statistics if name in features}
+        return {name: size for name, size in sizes.items() if size}
+
+    @cached_property
+    def offsets(self) -> Mapping[str, int]:
+        """See Task.offsets: the rounded means of columns of integers, as the model knows them."""
+        features = self.schema.features
+        return {
+            name: round(column.mean)
+            for name, column in self.statistics.items()
+            if column.mean is not None and name in features and features[name].dtype == "int64"
+        }
+
+    def _centered(self, name: str) -> ColumnStatistics:
+        """Those of a column in batches."""
+        column = self.statistics[name]
+        return replace(column, mean=(column.mean or 0.0) - self.offsets.get(name, 0))
 
     @property
     def _classes(self) -> Mapping[str, int]:
@@ -137,7 +148,7 @@ class Config(DataRecipe):
         return numbers
 
     def row_schema(self, schema: Schema) -> Schema:
-        """Numbers are float32, as in the model: int64 has no value for a missing one."""
+        """Numbers are float32, as in batches: int64 has no value for a missing one."""
         numbers = self.inputs.keys() - self.row_classes
         floats = {name: replace(schema.features[name], dtype="float32") for name in numbers}
         return replace(schema, features={**schema.features, **floats})
@@ -153,7 +164,12 @@ class Config(DataRecipe):
             cell = cells.get(name)
             cell = self.schema.features[name].missing if is_blank(cell) else cell
             values[name] = class_number(numbers, cell)
-        return super().row_record(values if cells.keys() & self.inputs.keys() else cells)
+        record = super().row_record(values if cells.keys() & self.inputs.keys() else cells)
+        centered = {
+            name: np.array(record[name], object) - self.offsets[name]  # Python's integers
+            for name in self.offsets.keys() & self.inputs.keys() & record.keys()
+        }
+        return {**record, **centered}
 
     @cached_property
     def _lacking(self) -> set[str]:
@@ -191,7 +207,7 @@ class Config(DataRecipe):
         """See TabularMlp."""
         from trainer.models.small import TabularMlp
 
-        columns = {name: self.statistics[name] for name in self.inputs}
+        columns = {name: self._centered(name) for name in self.inputs}
         outputs = max(1, len(self._classes))
         return TabularMlp(
             columns, self.inputs, outputs, rngs, widths=self.widths, dropout=self.dropout
@@ -213,7 +229,7 @@ class Config(DataRecipe):
         from trainer.task import Target
 
         target = self.predicted
-        own = self.statistics[target]
+        own = self._centered(target)
         mean = own.mean or 0.0
         deviation = own.deviation or 1.0
 
@@ -233,10 +249,13 @@ class Config(DataRecipe):
             probability = jax.nn.softmax(outputs).max(axis=-1)
             return {"class": jnp.argmax(outputs, axis=-1), "probability": probability, **label}
 
+        unit = 2.0**20 if target in self.offsets else 1.0  # squares of nanoseconds are large
         metrics = (
-            {"accuracy": Accuracy(target)} if self._classes else {"regression": Regression(target)}
+            {"accuracy": Accuracy(target)}
+            if self._classes
+            else {"regression": Regression(target, unit=unit)}
         )
-        return nnx_task(
+        task = nnx_task(
             self.model,
             loss,
             make_optimizer(self.optimizer, self.run),
@@ -245,3 +264,6 @@ class Config(DataRecipe):
             precision=self.trainer.precision,
             target=Target(target, len(self._classes) or None),
         )
+        offset = self.offsets.get(target)
+        added = {} if offset is None else {"prediction": float(offset), "label": offset}
+        return replace(task, offsets=self.offsets, added=added)

@@ -21,7 +21,7 @@ from pipeline.inputs.batch_decoder import Serving
 from pipeline.inputs.tf_examples import parsing_of
 from pipeline.ops import DecodeCentralCrop, DecodeJpeg, DecodePng, DecodeResize, Drop, Keep, Rename
 from pipeline.shards.schema import Schema
-from pipeline.spec import Layout, delivered
+from pipeline.spec import Layout, centered, delivered
 from pipeline.tf_cpu import tf
 
 # they never look at a value, so they take tensors as well as arrays
@@ -50,7 +50,7 @@ def _decoded(rows: RowDecoder, parsed: Features, count: Any) -> Features:
     features = _padded(parsed, rows.pad_to)
     if rows.steps:
         features |= _outputs_of_ops(rows, features, count)
-    return {key: _narrowed(key, features[key]) for key in rows.keys}
+    return {key: narrowed(key, features[key], rows.offsets.get(key)) for key in rows.keys}
 
 
 def _parsed(layout: Layout, keys: Collection[str], payloads: Any) -> Features:
@@ -136,9 +136,11 @@ def graph_of(op: Op) -> Callable[[Features], Features]:
     return partial(_image, op)
 
 
-def _narrowed(key: str, value: Any) -> Any:
+def narrowed(key: str, value: Any, offset: int | None) -> Any:
     """Narrows 64 bits to 32, because JAX computes in 32. A value out of range is an error; floats
-    are rounded."""
+    are rounded, and so are integers minus an offset."""
+    if offset is not None and value.dtype.is_integer:
+        return centered(value, offset, tf.cast)
     wide = np.dtype(value.dtype.as_numpy_dtype)
     dtype = delivered(wide)
     if dtype == wide:

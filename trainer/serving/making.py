@@ -28,7 +28,7 @@ from pipeline.errors import ExportError, InfeedError, StorageError
 from pipeline.inputs.batch_decoder import Serving
 from pipeline.logs import logger
 from pipeline.shards.schema import Labels
-from pipeline.spec import BYTES, ArraySpec
+from pipeline.spec import BYTES, ArraySpec, with_offsets
 from pipeline.tf_cpu import tf
 from trainer.checkpointing.contents import versions
 from trainer.inputs import INDEX, MASK, Input
@@ -39,6 +39,7 @@ from trainer.serving.graph_decoding import (
     decode_payloads,
     decode_stored,
     decodes_images,
+    narrowed,
     ops_without_graph,
 )
 from trainer.serving.publishing import (
@@ -85,8 +86,10 @@ def write_saved_model(
     converted = _converted(model, platforms)
 
     def predicted(arrays: Features) -> Features:
-        arrays = {name: arrays[name] for name in model.arrays}
-        predictions = dict(converted(module.variables_of_model, arrays))
+        offsets = model.task.offsets
+        arrays = {name: narrowed(name, arrays[name], offsets.get(name)) for name in model.arrays}
+        predictions = converted(module.variables_of_model, arrays)
+        predictions = with_offsets(predictions, model.task.added, tf.cast)
         for key, names in labels.items():
             predictions[CLASS_NAME.format(key)] = _named(predictions[key], names)
         return predictions
@@ -199,15 +202,15 @@ class ServedExamples:
     serving: Serving | None
 
     @classmethod
-    def first_of(cls, source: Input, needed: Collection[str], count: int) -> "ServedExamples":
-        """The first records, up to `count`, of an input that has them in its first batch. needed:
-        the arrays of the model."""
+    def first_of(cls, source: Input, model: ServedModel, count: int) -> "ServedExamples":
+        """The first records, up to `count`, of an input that has them in its first batch."""
         batches = source.batches(source.info.start)
         batch = next(batches)
         getattr(batches, "close", lambda: None)()
         rows = np.flatnonzero(batch[MASK] > 0)[:count]
         arrays = {name: leaf[rows] for name, leaf in named_leaves(dict(batch)).items()}
-        return cls(arrays, len(rows), _serving(source if INDEX in arrays else None, needed))
+        serving = _serving(source if INDEX in arrays else None, model.arrays)
+        return cls(with_offsets(arrays, model.task.offsets), len(rows), serving)
 
     def tolerances(self, tolerance: float) -> dict[str, float]:
         """The tolerance by signature. tolerance: of one that decodes no images."""
@@ -258,7 +261,8 @@ def make_export(
         expected = _expected(served, labels, predicted[:count])
         inputs = examples.inputs(signatures, count)
         most = examples.tolerances(options.tolerance)
-        apart = verify(str(directory), str(scratch), inputs, expected, most, check)
+        added = served.task.added
+        apart = verify(str(directory), str(scratch), inputs, expected, added, most, check)
         tolerance = {name: most[name] for name in apart}
         differences = [
             f"{name} {value:.2g} (tolerance {most[name]:g})" for name, value in apart.items()

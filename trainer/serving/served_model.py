@@ -31,12 +31,14 @@ Arrays = Mapping[str, Any]
 class ServedModel:
     """predict(leaves of the model, arrays) -> predictions, [n, ...] for any n, by name.
 
-    arrays: name -> jax.ShapeDtypeStruct of one row. predictions: the same. Names are paths such as
-    "image" or "boxes/left"."""
+    arrays: name -> jax.ShapeDtypeStruct of one row, before offsets are subtracted. predictions: the
+    same, before any is added. Names are paths such as "image" or "boxes/left". task: has the
+    offsets."""
 
     predict: Callable[[Sequence[Any], Arrays], dict[str, Any]]
     arrays: Mapping[str, jax.ShapeDtypeStruct]
     predictions: Mapping[str, jax.ShapeDtypeStruct]
+    task: Task
 
 
 def serve(
@@ -84,7 +86,8 @@ def serve(
         return {name: predictions[name] for name in served}
 
     predictions = {name: _row(shapes[name]) for name in served}
-    return ServedModel(predict, {name: rows[name] for name in arrays}, predictions)
+    stored = task.stored({name: rows[name] for name in arrays})
+    return ServedModel(predict, stored, predictions, task)
 
 
 def _row(leaf: Any) -> jax.ShapeDtypeStruct:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import ExportError
+from pipeline.spec import with_offsets
 from trainer.serving import serving_process
 from trainer.serving.serving_process import Requests
 
@@ -31,18 +32,23 @@ def verify(
     scratch: str,
     inputs: Mapping[str, Mapping[str, Any]],
     predicted: Predictions,
+    added: Mapping[str, float],
     tolerances: Mapping[str, float],
     check: Callable[[], None],
 ) -> dict[str, float]:
     """The largest difference between what the SavedModel answers and `predicted`: of each
     signature, over all batch sizes.
 
-    inputs: see Requests. scratch: a directory for its files. tolerances: of each signature. check:
+    inputs: see Requests. scratch: a directory for its files. added: see Task; what predictions have
+    in common hides no difference. tolerances: of each signature. check:
     called while it waits; may raise. Raises ExportError if a difference is above its tolerance, and
     if the SavedModel cannot be loaded or called."""
     answers = served(saved_model, scratch, Requests(inputs, BATCH_SIZES), check)
     largest = dict[str, float]()
-    for (signature, rows), answer in answers.items():
+    offsets = {name: -number for name, number in added.items()}
+    predicted = with_offsets(predicted, offsets)
+    for (signature, rows), with_added in answers.items():
+        answer = with_offsets(with_added, offsets)
         for name in sorted(answer.keys() ^ predicted.keys()):
             places = ["predict", "the export"]
             if name in answer:

@@ -85,6 +85,21 @@ def test_an_op_may_read_what_one_before_it_made():
     }
 
 
+@pytest.mark.parametrize("ops", [(), (CountBoxes(),)], ids=["parsed", "op"])
+@pytest.mark.parametrize("offset", [3, 17 * 10**17, 2**63 - 1, -(2**63)])
+def test_integers_minus_an_offset_are_exact_before_they_become_float32(offset, ops):
+    numbers = [5, -(2**63), 2**63 - 1, 17 * 10**17 + 2**24 - 1]
+    decoder = Decoder(
+        SCHEMA, 5, ops=ops, keys=("id", "grid", "pair"), offsets={"id": offset, "pair": 9, "no": 9}
+    )
+    records = [record(1) | {"id": number} for number in numbers]
+    batch = decoded(decoder, records, [0, 1, 2, 3, -1])
+    assert batch["id"].dtype == decoder.spec["id"].dtype == np.float32
+    assert batch["id"].tolist() == [*(np.float32(number - offset) for number in numbers), 0]
+    assert batch["pair"][0].tolist() == [1, -1]  # floats
+    assert batch["grid"].dtype == np.int32
+
+
 @pytest.mark.parametrize(
     ("records", "index"), [((3, 4), [3, -1, 4, -1]), ((), [-1] * 4), ((1, 2, 3, 4), [1, 2, 3, 4])]
 )

@@ -228,7 +228,7 @@ METRICS = {"r": Regression("y")}
 BATCH = 64
 
 
-def found(y, p, mask):
+def found(y, p, mask, metrics=METRICS):
     """Over the rows of the mask, in batches, as an evaluation counts them."""
     batches = [
         (
@@ -238,15 +238,15 @@ def found(y, p, mask):
         for at in range(0, len(y), BATCH)
     ]
     losses = jnp.zeros(BATCH)
-    tallies, _ = empty_tallies(losses, batches[0][1], batches[0][0], METRICS)
+    tallies, _ = empty_tallies(losses, batches[0][1], batches[0][0], metrics)
     step = jax.jit(
-        lambda tallies, outputs, batch: counted(tallies, losses, outputs, batch, METRICS)
+        lambda tallies, outputs, batch: counted(tallies, losses, outputs, batch, metrics)
     )
     for batch, outputs in batches:
         tallies = step(tallies, outputs, batch)
     return {
         name.removeprefix("r/"): value
-        for name, value in computed(jax.device_get(tallies), METRICS)[0].items()
+        for name, value in computed(jax.device_get(tallies), metrics)[0].items()
     }
 
 
@@ -267,6 +267,20 @@ def test_the_numbers_are_those_of_scikit_learn(offset, scale):
     assert mine.keys() == expected.keys()
     for name, value in expected.items():
         assert mine[name] == pytest.approx(value, rel=1e-12), name
+
+
+def test_a_unit_changes_no_bit_and_allows_numbers_whose_squares_exceed_float32():
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=256).astype(np.float32)
+    p = (y + rng.normal(size=256) / 2).astype(np.float32)
+    ones, large = np.ones(256, np.float32), np.float32(2**62)
+    plain = found(y, p, ones)
+    metrics = {"r": Regression("y", unit=2.0**20)}
+    assert found(y, p, ones, metrics) == plain
+    assert math.isnan(found(y * large, p * large, ones)["rmse"])
+    of_large = found(y * large, p * large, ones, metrics)
+    scales = {"mean_absolute_error": 2**62, "rmse": 2**62}
+    assert of_large == {name: value * scales.get(name, 1) for name, value in plain.items()}
 
 
 def test_what_is_undefined_is_nan():

@@ -98,6 +98,15 @@ ROWS = {
         notes(),
     ),
     "an op without inputs": (rows_of(SCHEMA, ["ones"], ops=[Ones()]), notes()),
+    "offsets": (
+        rows_of(
+            SCHEMA, ["weight", "words"], offsets={"weight": 17 * 10**17, "words": 1}, pad_to=PADS
+        ),
+        [
+            encode_example(SCHEMA, NOTES[0] | {"weight": weight})
+            for weight in (-(2**63), 2**63 - 1, 17 * 10**17 + 2**24 - 1, 0)
+        ],
+    ),
     "opaque": (rows_of(Opaque("note"), ["length"], ops=[Length("note")]), [b"abc", b""]),
 }
 

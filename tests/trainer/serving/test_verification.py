@@ -53,6 +53,11 @@ def test_differences_are_relative_for_floats_and_all_or_nothing_for_other_types(
         ),
         ({"names": [b"x" * 99]}, {"names": [b"y"]}, r"is b'x{55}\.\.\., and b'y' in predict"),
         (
+            {"far": [10**9 + 1.0, 10**9 + 2.0]},
+            {"far": [10**9 + 1.0, 10**9 + 2.5]},
+            r"'far' of record 1, .* is 2\.0, and 2\.5 in predict: they differ by 0\.2",
+        ),
+        (
             {"class": [1], "more": [0]},
             {"class": [1]},
             "the export has the prediction 'more', predict does not",
@@ -75,7 +80,7 @@ def test_the_error_names_the_prediction_and_the_record_that_differ_most(
 
     monkeypatch.setattr(verification, "served", lambda *given: {("arrays", 3): arrays(found)})
     with pytest.raises(ExportError, match=text):
-        verify("there", "here", {}, arrays(expected), {"arrays": 1e-5}, lambda: None)
+        verify("there", "here", {}, arrays(expected), {"far": 1e9}, {"arrays": 1e-5}, lambda: None)
 
 
 @pytest.mark.slow
