@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from damage import bind_to_description
 from raw_data.folders import RawImageFolder
 from raw_data.records import write_tfds_by_hand
 
@@ -298,14 +299,17 @@ def test_a_prediction_neither_runs_nor_writes_what_the_options_in_the_history_na
         theirs.history_of("of_tyro", "digits", ["--tyro-write-completion", "bash", "completion"]),
         theirs.history_of("of_features", "digits", [*DIGITS, *evil, "--trust-features=evilmod"]),
     ]
-    (
-        theirs.directory / works[-1] / "description.json"
-    ).unlink()  # whoever makes a work directory can also leave it out
+    undescribed = (
+        theirs.directory / works[-1]
+    )  # whoever makes a work directory can also leave it out
+    (undescribed / "description.json").unlink()
+    for checkpoint in (undescribed / "checkpoints").iterdir():
+        bind_to_description(checkpoint, "none")
     before = theirs.files()
     digit = str(theirs.directory / "digit.jpg")
     found = forked([["predict", str(theirs.directory / work), digit] for work in works], here=True)
     assert found.codes == [0, 0, 2, 2], found.printed
-    assert "names the class 'evilmod.X'. TFDS would import evilmod" in found.printed
+    assert "of_features reads no records with named features" in found.printed  # nor opens data
     assert not theirs.marks()
     assert not [place for place in found.path if place.startswith(str(theirs.directory))]
     assert theirs.files() == before

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
+from damage import bind_to_description
 from infeed_door import run_infeed
 from pictures import FORMATS, encoded, picture, transparent
 from PIL import Image
@@ -24,6 +25,8 @@ from pipeline.shards.schema import Feature, Schema
 from pipeline.shards.typed_json import sealed
 from pipeline.sources.in_memory import ExampleRecords
 from trainer.__main__ import main as trainer_main
+from trainer.checkpointing.kept_data import checksum
+from trainer.checkpointing.listing import finished_steps
 from trainer.commands import predict
 from trainer.commands.recorded import load
 from trainer.recipe import settings
@@ -441,6 +444,8 @@ def test_what_a_foreign_work_directory_states_costs_no_memory_and_ends_no_progra
     page = json.loads((tmp_path / "huge/description.json").read_text())
     page["schema"]["features"]["image/height"]["shape"] = [10**12]
     (tmp_path / "huge/description.json").write_text(json.dumps(sealed(page)))
+    (step,) = finished_steps(str(digits_run))
+    bind_to_description(tmp_path / f"huge/checkpoints/{step}", checksum(str(tmp_path / "huge")))
     with pytest.raises(CheckpointError, match="a record has 1,000,000,000,000 values"):
         load(str(tmp_path / "huge"))
     shutil.copytree(digits_run, tmp_path / "helping")

@@ -1,12 +1,14 @@
-"""Damage as a disk does it: bits of records that are already converted."""
+"""Damage as a disk does it, to records that are already converted; and what a checkpoint states of its description."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 
+from pipeline.shards.typed_json import sealed
 from pipeline.sources.open_dataset import open_dataset
 
-__all__ = ["flip", "flip_payload_bits"]
+__all__ = ["bind_to_description", "flip", "flip_payload_bits"]
 
 
 def flip(path: Path, byte: int, bit: int = 4) -> None:
@@ -26,3 +28,11 @@ def flip_payload_bits(directory: str, split: str, *record_ids: int) -> None:
             byte = file.read(1)[0]
             file.seek(-1, 1)
             file.write(bytes([byte ^ 8]))
+
+
+def bind_to_description(checkpoint: Path, checksum: str | None) -> None:
+    """Has a checkpoint state this checksum of its description, as whoever makes one can. None: it states none."""
+    file = checkpoint / "contents/metadata"
+    page = json.loads(file.read_text()) | {"description": checksum}
+    left_out = ("checksum", *["description"] * (checksum is None))
+    file.write_text(json.dumps(sealed({k: v for k, v in page.items() if k not in left_out})))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from damage import bind_to_description
 
 from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.description import Description
@@ -189,15 +190,6 @@ def test_classes_named_on_one_side_only_are_refused_unless_the_user_says_that_th
     assert (expected.classes, str(expected)[-12:]) == ("", "proven exact")
 
 
-def belongs_to(checkpoint, description):
-    """Changes the checksum of the description that a checkpoint names. None: it names none."""
-    path = checkpoint / "contents/metadata"
-    page = json.loads(path.read_text()) | {"description": description}
-    left_out = ("checksum", *["description"] * (description is None))
-    page = {key: value for key, value in page.items() if key not in left_out}
-    path.write_text(json.dumps(sealed(page)))
-
-
 def test_an_evaluation_of_arrays_says_that_it_could_not_compare_classes(run, tmp_path):
     trainer(tmp_path).train(training(ARRAYS), max_steps=5)
     for model, data in ((run, ARRAYS), (tmp_path, pets()), (tmp_path, ARRAYS)):
@@ -221,7 +213,7 @@ def test_a_warm_start_takes_a_new_head_if_only_one_side_names_the_classes(tmp_pa
     trainer(tmp_path / "first").train(training(pets()), max_steps=1)
     warm = WarmStart(init_from=str(tmp_path / "first"))
     keep(str(tmp_path / "first"), described(named))
-    belongs_to(tmp_path / "first/checkpoints/1", checksum(str(tmp_path / "first")))
+    bind_to_description(tmp_path / "first/checkpoints/1", checksum(str(tmp_path / "first")))
     for data, is_new in ((described(named), False), (described(not named), True)):
         begun = as_begun(warm, "kind")(data)
         assert begun.names("kind") == data.names("kind")
@@ -375,7 +367,7 @@ def test_a_tokenizer_of_another_run_is_not_taken_for_the_checkpoints(run, tmp_pa
 
 def test_a_checkpoint_that_names_no_description_is_read_with_a_warning(run, tmp_path, caplog):
     changed = shutil.copytree(run, tmp_path / "run")
-    belongs_to(changed / "checkpoints/5", None)
+    bind_to_description(changed / "checkpoints/5", None)
     assert CALLS["evaluate"](changed).records == 40
     assert "does not state its" in caplog.text
     assert CALLS["resume"](changed).step == 6
