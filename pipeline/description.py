@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pipeline.errors import OptionError, SchemaError
-from pipeline.raw.cells import MISSING
+from pipeline.raw.cells import MISSING, class_number
 from pipeline.shards.manifest import Manifest
 from pipeline.shards.schema import ColumnStatistics, Labels, Schema, Statistics, read_statistics
 from pipeline.storage.storage import Storage, join
@@ -211,7 +211,9 @@ def _numbers(ours: Labels, labels: Labels, name: str, classes: int) -> np.ndarra
             f"name. {_REMEDY}"
         )
     numbers = {each: number for number, each in enumerate(ours.names, ours.base)}
-    return np.array([numbers.get(each, MISSING) for each in labels.names], np.int64)
+    # true and True are one class, as in a conversion
+    known = (numbers.get(each, class_number(numbers, each)) for each in labels.names)
+    return np.fromiter(known, np.int64)
 
 
 def _check_text(model: Description, data: Description, name: str) -> None:

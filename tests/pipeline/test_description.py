@@ -56,6 +56,13 @@ def test_a_name_has_the_models_number_and_one_that_it_lacks_is_missing_and_count
     ]
 
 
+def test_spellings_of_true_are_one_class_of_data_that_were_converted_apart():
+    model = described(("False", "True"))
+    for names in (("true", "false"), ("1", "0"), ("TRUE", "False")):
+        by = renumberings(model, described(names), "rows", ["kind"], {"kind": 2})
+        assert by["kind"](np.array([0, 1, MISSING])).tolist() == [1, 0, MISSING]
+
+
 def test_equal_data_need_no_renumbering_but_their_target_is_checked():
     same = described(("cat", "dog"), base=1)
     assert renumberings(same, same, "rows", ["kind", "tags"], {}) == {}
