@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -60,11 +61,12 @@ def test_shards_that_were_only_indexed_are_proven_as_well(trained, digits, tmp_p
     for path in digits[1].glob("*-of-*"):
         shutil.copy(path, tmp_path / f"foreign_{path.name}.tfrecord")
     assert index.main([str(tmp_path)]) == 0
-    settings = TrainerConfig(
-        workdir="unused", global_batch_size=16, eval_batch_size=100, max_steps=2
-    )
-    result = trainer.evaluate(Digits(data_dir=str(tmp_path), trainer=settings).eval_input)
+    settings = replace(trainer.config, same_classes=True)  # an index names no classes
+    recipe = Digits(data_dir=str(tmp_path), trainer=settings, mode="evaluate")
+    other = Trainer(recipe.task(), settings, devices=jax.devices()[:1])
+    result = other.evaluate(recipe.eval_input)
     assert (result.records, result.num_records, result.proven) == (368, 368, True)
+    assert result.metrics == trainer.evaluate(trained[1]).metrics
 
 
 def test_the_recipe_writes_a_line_for_every_record_in_order_and_evaluates_what_has_come(

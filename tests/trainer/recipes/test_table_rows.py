@@ -112,7 +112,7 @@ def test_what_a_row_lacks_is_missing(recipe):
 
 
 def test_classes_that_the_model_has_never_seen_are_missing(recipe):
-    record = recipe.row_record({"code": 102.0, "flag": "yes", "loud": 1, "whole": 5, "kind": "c"})
+    record = recipe.row_record({"code": 102.0, "flag": "yes", "loud": 2, "whole": 5, "kind": "c"})
     assert [record[name] for name in ("code", "flag", "loud")] == [-1, -1, -1]
     assert recipe.row_classes == {
         "code": {"7": 0, "101": 1, "8.0": 2, "8": 3},
