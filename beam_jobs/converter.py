@@ -47,12 +47,16 @@ class Source:
     """One unit of scanning: a raw file, a byte range of one (a class tar inside the train tar), a
     folder, or a group.
 
-    split: that its records belong to. uri, stat: of the entire file; a change between scan and
-    gather is an error. offset, bytes: of the range. tag: for the converter, such as the class.
-    kind: a folder has no bytes of its own. origin: the compressed file that a temporary file was
-    made from, whose stamp is in `stat`. group: many small files that are scanned one after the
-    other, as group_of encodes them; uri is that of the first. most_unusable: a window ends when
-    more of its pieces are unusable. The conversion then fails, so no record depends on it."""
+    split: that its records belong to.
+    uri, stat: of the entire file; a change between scan and gather is an error.
+    offset, bytes: of the range.
+    tag: for the converter, such as the class.
+    kind: a folder has no bytes of its own.
+    origin: the compressed file that a temporary file was made from, whose stamp is in `stat`.
+    group: many small files that are scanned one after the other, as group_of encodes them; uri is
+        that of the first.
+    most_unusable: a window ends when more of its pieces are unusable. The conversion then fails, so
+        no record depends on it."""
 
     split: str
     uri: str

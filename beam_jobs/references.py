@@ -61,8 +61,11 @@ class Reference:
 class References:
     """A batch of rows. All arrays have the same length.
 
-    key: bytes (dtype S), unique in a split. file: int32 index into `files`. offset, size: int64,
-    bytes. error: bytes (S), empty on good rows. columns: the converter's own, int64 or S."""
+    key: bytes (dtype S), unique in a split.
+    file: int32 index into `files`.
+    offset, size: int64, bytes.
+    error: bytes (S), empty on good rows.
+    columns: the converter's own, int64 or S."""
 
     files: tuple[File, ...]
     key: np.ndarray

@@ -94,9 +94,9 @@ def few_different(plan: SplitPlan, rows: Sequence[np.ndarray]) -> Iterator[str]:
     # this many different records would have a share as uncertain
     if records**2 / (counts**2).sum() < min(_FEW, records / 2):
         yield (
-            f"split {plan.split!r} has {records:,} records, of which {len(counts):,} differ: one "
-            f"occurs {counts.max():,} times. Equal rows are in one split, so its share of all rows "
-            "may be far from the fraction that was asked for."
+            f"split {plan.split!r} has {records:,} records but only {len(counts):,} different "
+            f"ones; one occurs {counts.max():,} times. Equal rows are in one split, so its share "
+            "of all rows may be far from the fraction that was asked for."
         )
 
 

@@ -99,14 +99,17 @@ def training_batches(
     """Endless batches of this host: the program is repeated, and batches cross its epochs.
 
     dataset: of single examples, shuffled: dicts, nested ones too, of numbers of fixed shapes; or
-    (x, y) for Keras. hosts: by default every host runs the complete program, at the cost of one
-    host for each, and keeps its rows of each global batch. per_host: the program delivers records
-    of this host only, as `examples` does. start_step: that many batches are read and dropped first.
-    The trainer resumes by itself, and compares the batches that it drops with those that it trained
-    on. A program repeats them if every shuffle has a seed, files are listed with shuffle=False, and
-    interleave and map are deterministic, which is their default. A dataset that reshuffles each
-    iteration repeats them only if it is made anew, as by an input_fn. records: what `examples`
-    read, as open_dataset returns it: the trainer then knows how many an epoch has, for max_epochs.
+        (x, y) for Keras.
+    hosts: by default every host runs the complete program, at the cost of one host for each, and
+        keeps its rows of each global batch.
+    per_host: the program delivers records of this host only, as `examples` does.
+    start_step: that many batches are read and dropped first. The trainer resumes by itself, and
+        compares the batches that it drops with those that it trained on. A program repeats them if
+        every shuffle has a seed, files are listed with shuffle=False, and interleave and map are
+        deterministic, which is their default. A dataset that reshuffles each iteration repeats them
+        only if it is made anew, as by an input_fn.
+    records: what `examples` read, as open_dataset returns it: the trainer then knows how many an
+        epoch has, for max_epochs.
 
     Raises InputError for elements that cannot be batched, BatchSizeError."""
     start = checked_start_step(start_step)

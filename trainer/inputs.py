@@ -58,12 +58,17 @@ label is missing."""
 class InputContext:
     """Tells an input_fn which rows of which batches to make.
 
-    mode: what the batches are for. global_batch_size, per_host_batch_size, per_device_batch_size:
-    in records. hosts: which rows this host delivers. seed: TrainerConfig.seed. start_step: the
-    first step to train; 0 in evaluation. stall_seconds: how long a batch may take before the run
-    ends with an error. workers: see train_dataset. max_masked: how many bad records to leave out of
-    an evaluation or prediction; with 0, one is an error. reading: other options of train_dataset
-    and eval_dataset that the TrainerConfig and the task decide, by name."""
+    mode: what the batches are for.
+    global_batch_size, per_host_batch_size, per_device_batch_size: in records.
+    hosts: which rows this host delivers.
+    seed: TrainerConfig.seed.
+    start_step: the first step to train; 0 in evaluation.
+    stall_seconds: how long a batch may take before the run ends with an error.
+    workers: see train_dataset.
+    max_masked: how many bad records to leave out of an evaluation or prediction; with 0, one is an
+        error.
+    reading: other options of train_dataset and eval_dataset that the TrainerConfig and the task
+        decide, by name."""
 
     mode: Literal["train", "eval", "predict"]
     global_batch_size: int

@@ -38,19 +38,25 @@ class EvalResult:
     """The metrics of one epoch: means over its records, and the scalars of each Metric, "name/key"
     if it has several.
 
-    step: of the checkpoint. seconds: that the epoch took, without compilation. arrays: the other
-    values of each Metric, such as a confusion matrix, by name; not compared by ==. records: rows
-    that counted. labelled: those of them that have a label, over which the metrics are; all,
-    without a Target. masked: bad records that the input left out, over all hosts; the log of each
-    host names its own. unseen: values of categories that the model has never seen, which count as
-    missing. num_records: expected rows; None for a plain iterable. crc, expected_crc: sums mod
-    2**32 of the records' crcs, as delivered (as expected for a masked one) and as expected. name:
-    of the evaluation, if it has one. totals: integers that metrics added up, such as num_bytes;
-    those that the dataset states are equal. not_finite: of each metric that is not finite, why,
-    such as "not finite for 3 of 80 records". classes: "classes not compared" where the model's data
-    or these have no names of classes to compare, "classes taken to agree (same_classes)" where only
-    one of the two has; else "". checkpoint_path: as given to the evaluation. data, fingerprint:
-    what the input calls its records, and what identifies them."""
+    step: of the checkpoint.
+    seconds: that the epoch took, without compilation.
+    arrays: the other values of each Metric, such as a confusion matrix, by name; not compared by
+        ==.
+    records: rows that counted.
+    labelled: those of them that have a label, over which the metrics are; all, without a Target.
+    masked: bad records that the input left out, over all hosts; the log of each host names its own.
+    unseen: values of categories that the model has never seen, which count as missing.
+    num_records: expected rows; None for a plain iterable.
+    crc, expected_crc: sums mod 2**32 of the records' crcs, as delivered (as expected for a masked
+        one) and as expected.
+    name: of the evaluation, if it has one.
+    totals: integers that metrics added up, such as num_bytes; those that the dataset states are
+        equal.
+    not_finite: of each metric that is not finite, why, such as "not finite for 3 of 80 records".
+    classes: "classes not compared" where the model's data or these have no names of classes to
+        compare, "classes taken to agree (same_classes)" where only one of the two has; else "".
+    checkpoint_path: as given to the evaluation.
+    data, fingerprint: what the input calls its records, and what identifies them."""
 
     step: int
     metrics: dict[str, float]

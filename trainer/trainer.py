@@ -179,15 +179,20 @@ class Trainer:
     ) -> EvalResult:
         """Returns the metrics of one exact epoch.
 
-        step: of the checkpoint; "best": that of keep_best; default: the newest. checkpoint_path:
-        another work directory, or a checkpoint in it; keep_best ignores such an evaluation. name:
-        distinguishes evaluations of several inputs; events go to <workdir>/eval_<name>, without a
-        name to eval. check_padding: repeat the epoch with NaN and with the largest values in the
-        rows that pad the last batch, where the task otherwise sees zeros. Raises EvaluationError if
-        any metric is not bit-identical. Raises EvaluationError unless every expected record counted
-        exactly once (an input that does not know what to expect leads to proven=False), for labels
-        outside of the classes, and if no record has a label; CheckpointError if there is no
-        checkpoint."""
+        step: of the checkpoint; "best": that of keep_best; default: the newest.
+        checkpoint_path: another work directory, or a checkpoint in it; keep_best ignores such an
+            evaluation.
+        name: distinguishes evaluations of several inputs; events go to <workdir>/eval_<name>,
+            without a name to eval.
+        check_padding: repeat the epoch with NaN and with the largest values in the rows that pad
+            the last batch, where the task otherwise sees zeros. Raises EvaluationError if any
+            metric is not bit-identical.
+        on_records: gets the records that counted, after each dispatch.
+
+        Raises EvaluationError unless every expected record counted exactly once (an input that does
+        not know what to expect leads to proven=False), for labels outside of the classes, and if no
+        record has a label; CheckpointError if there is no checkpoint, or its description is not
+        there."""
         check_name(name)
         with ShortErrors():
             return evaluate(
@@ -258,14 +263,18 @@ class Trainer:
         predicted records with it.
 
         input_fn: of the evaluation. Its parsing and ops become part of the export, and its first 21
-        records are predicted. step, checkpoint_path: as in evaluate. model: default: what is
-        evaluated; the averaged parameters, if both are. keys: only these predictions; default: all
-        that depend on the model. labels: class names of predictions; those of "class" become the
-        prediction "class_name". tolerance: the largest difference from what `predict` returns, as a
-        share of the largest value; at least 0.02 where TensorFlow decodes images. keep: how many
-        exports to keep in `path`; default: all. assets_extra: name -> path, local or gs://, of
-        files to copy into the export's directory assets.extra. Raises ExportError, before anything
-        is published; and whatever predict raises."""
+            records are predicted.
+        step, checkpoint_path: as in evaluate.
+        model: default: what is evaluated; the averaged parameters, if both are.
+        keys: only these predictions; default: all that depend on the model.
+        labels: class names of predictions; those of "class" become the prediction "class_name".
+        tolerance: the largest difference from what `predict` returns, as a share of the largest
+            value; at least 0.02 where TensorFlow decodes images.
+        keep: how many exports to keep in `path`; default: all.
+        assets_extra: name -> path, local or gs://, of files to copy into the export's directory
+            assets.extra.
+
+        Raises ExportError, before anything is published; and whatever predict raises."""
         check_export(self._job, keys)
         options = ExportOptions(path, model, keys, labels, tolerance, keep, platforms, assets_extra)
         with ShortErrors():

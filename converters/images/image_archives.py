@@ -43,9 +43,11 @@ class _ArchiveFolder:
 class ClassFolders:
     """A folder of class folders, on its own or in an archive.
 
-    path: for error messages. classes: the names of the class folders. files: next to these, the
-    first few of an archive. empty: the classes of an archive without files. place: in the
-    archive."""
+    path: for error messages.
+    classes: the names of the class folders.
+    files: next to these, the first few of an archive.
+    empty: the classes of an archive without files.
+    place: in the archive."""
 
     path: str
     classes: tuple[str, ...]

@@ -53,10 +53,13 @@ class Column:
     """A column and its feature. kind: one of KINDS, or CLASS_NAME. shape: of the Feature. names: of
     its classes.
 
-    missing: the cell in place of one without a number, or without a class. key: of the feature; ""
-    for the name. base: the number of the first class. separator: of several classes in a cell.
-    required: a row without text or class, or without the cell, is an error. parts: the columns of
-    numbers that make up the feature. unit: of times."""
+    missing: the cell in place of one without a number, or without a class.
+    key: of the feature; "" for the name.
+    base: the number of the first class.
+    separator: of several classes in a cell.
+    required: a row without text or class, or without the cell, is an error.
+    parts: the columns of numbers that make up the feature.
+    unit: of times."""
 
     name: str
     kind: str

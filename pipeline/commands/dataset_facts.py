@@ -47,12 +47,18 @@ def _by_feature() -> dict[str, Values]:
 
 @dataclass
 class Facts:
-    """Facts about records. records: how many were read; damaged: how many others could not be.
-    labels: label -> count. formats: of images, such as "JPEG RGB" -> count. The others are by
-    feature. numbers: its values. lengths: how many values a record has, if that varies; of packed
-    text, how many tokens its SEGMENTS have. sizes: bytes of each image, text or other value.
-    widths, heights: of images, in pixels. misfits: in how many records it has another dtype than in
-    the schema."""
+    """Facts about records.
+
+    records: how many were read.
+    damaged: how many others could not be.
+    labels: label -> count.
+    formats: of images, such as "JPEG RGB" -> count. The others are by feature.
+    numbers: its values.
+    lengths: how many values a record has, if that varies; of packed text, how many tokens its
+        SEGMENTS have.
+    sizes: bytes of each image, text or other value.
+    widths, heights: of images, in pixels.
+    misfits: in how many records it has another dtype than in the schema."""
 
     records: int = 0
     damaged: int = 0

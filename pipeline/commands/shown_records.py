@@ -38,10 +38,13 @@ TextOf = Callable[[Values], str | None]
 class ShownRecord:
     """What a page shows of a record.
 
-    number, where: of the record in its dataset, and of its bytes. name: of its file, or "". label:
-    its name, or number, or "". pictures, texts: of its features, at most 12 pictures. pictured: the
-    feature of each picture. values: feature -> its numbers or bytes, in words. problem: why it
-    cannot be shown, or ""."""
+    number, where: of the record in its dataset, and of its bytes.
+    name: of its file, or "".
+    label: its name, or number, or "".
+    pictures, texts: of its features, at most 12 pictures.
+    pictured: the feature of each picture.
+    values: feature -> its numbers or bytes, in words.
+    problem: why it cannot be shown, or ""."""
 
     number: int
     where: str

@@ -74,8 +74,10 @@ class ToJpeg:
     """Converts image files. By default RGB and grey JPEGs stay as they are, byte for byte.
 
     verify: see to_rgb_jpeg; images to encode again are always decoded completely and strictly.
-    max_side: pixels; larger images are scaled down. apply_orientation: rotates the pixels according
-    to EXIF. quality: of JPEGs encoded here. restart_markers: see Jpeg.restarted."""
+    max_side: pixels; larger images are scaled down.
+    apply_orientation: rotates the pixels according to EXIF.
+    quality: of JPEGs encoded here.
+    restart_markers: see Jpeg.restarted."""
 
     verify: Verify = "end"
     max_side: int | None = None

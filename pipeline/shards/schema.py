@@ -62,10 +62,11 @@ def has_single_bytes(encoding: str) -> bool:
 class TableFormat:
     """How the text of tables is read.
 
-    delimiter: of csv; None for the default of the file's name. decimal: the mark in numbers, a dot
-    or a comma. encoding: UTF-8, or one with a byte per character. missing_values: cells without a
-    value in columns of numbers, besides empty ones. quoted: whether cells of csv may be in quotes;
-    if not, a quote is a character like any other."""
+    delimiter: of csv; None for the default of the file's name.
+    decimal: the mark in numbers, a dot or a comma.
+    encoding: UTF-8, or one with a byte per character.
+    missing_values: cells without a value in columns of numbers, besides empty ones.
+    quoted: whether cells of csv may be in quotes; if not, a quote is a character like any other."""
 
     delimiter: str | None = None
     decimal: str = "."
@@ -126,11 +127,14 @@ def _float(cell: Any) -> float:
 class Feature:
     """One feature of a record.
 
-    dtype: of its values. shape: () is one value, (n,) n values, (a, b) a*b values in row-major
-    order, (None,) any number. optional: the feature may be absent. content: the meaning of bytes.
-    doc: a one-line description. channels: number of channels of an image if equal in all records.
-    TFDS decodes to this number. unit: of times, such as "ms since 1970-01-01 UTC". missing: the
-    cell in place of one without a value."""
+    dtype: of its values.
+    shape: () is one value, (n,) n values, (a, b) a*b values in row-major order, (None,) any number.
+    optional: the feature may be absent.
+    content: the meaning of bytes.
+    doc: a one-line description.
+    channels: number of channels of an image if equal in all records. TFDS decodes to this number.
+    unit: of times, such as "ms since 1970-01-01 UTC".
+    missing: the cell in place of one without a value."""
 
     dtype: Dtype
     shape: tuple[Count | None, ...] = field(default=(), metadata=REQUIRED)

@@ -95,19 +95,25 @@ class ReadWhenDue:
 class RecordsInfo:
     """What is known of all records of a source before any is read.
 
-    name: where they are, for messages. fingerprint: identifies the data: a copy has the same one,
-    other records have another. num_records: at least 1. num_bytes: what all records take where they
-    are stored. layout: what a record contains. labels: the class names: feature, base and names;
-    None if none are stored with the data. crcs: uint32 [N], the crc32c that each record must have;
-    None if not known before reading. lengths: uint32 [N], bytes of each payload; None if not known
-    before reading. source_starts: int64 [sources + 1], the first record of each concatenated
-    source, then N. Default: [0, N], a single source. remote: whether reads wait for a network: a
-    few large ones are then worth their memory. whole_files: number of files, if each must be read
-    from its front; None if any record can be read directly. Such records are cheap only in long
-    runs, so each host reads its own files and needs at least one. verify_command: the command, with
-    all its arguments, that lists damaged records; None if there is none. totals: sums over all
-    records that the manifest states, such as num_bytes of packed text. describe: finds the
-    description, when it is needed; None: the features and class names are all there is."""
+    name: where they are, for messages.
+    fingerprint: identifies the data: a copy has the same one, other records have another.
+    num_records: at least 1.
+    num_bytes: what all records take where they are stored.
+    layout: what a record contains.
+    labels: the class names: feature, base and names; None if none are stored with the data.
+    crcs: uint32 [N], the crc32c that each record must have; None if not known before reading.
+    lengths: uint32 [N], bytes of each payload; None if not known before reading.
+    source_starts: int64 [sources + 1], the first record of each concatenated source, then N.
+        Default: [0, N], a single source.
+    remote: whether reads wait for a network: a few large ones are then worth their memory.
+    whole_files: number of files, if each must be read from its front; None if any record can be
+        read directly. Such records are cheap only in long runs, so each host reads its own files
+        and needs at least one.
+    verify_command: the command, with all its arguments, that lists damaged records; None if there
+        is none.
+    totals: sums over all records that the manifest states, such as num_bytes of packed text.
+    describe: finds the description, when it is needed; None: the features and class names are all
+        there is."""
 
     name: str
     fingerprint: str

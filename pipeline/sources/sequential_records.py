@@ -47,12 +47,16 @@ class SequentialRecords:
     """The records of consecutive files: see Records. A file can only be read from its front.
 
     kind: TFRecord files, plain, GZIP or ZLIB, or text files, plain or GZIP, split like
-    TextLineDataset. paths: path -> stat, in order. layout: None infers it from a sample. counts:
-    records per file; None counts them. counted_by: "X says", for counts. labels: the class names,
-    if known. fingerprint: of names, sizes, counts, and the checksums that a bucket stores. On a
-    disk, files with different content and the same sizes and counts therefore have the same
-    fingerprint. Raises ShardError naming a damaged file, EmptySplitError, SchemaError,
-    StorageError."""
+        TextLineDataset.
+    paths: path -> stat, in order.
+    layout: None infers it from a sample.
+    counts: records per file; None counts them.
+    counted_by: "X says", for counts.
+    labels: the class names, if known.
+    fingerprint: of names, sizes, counts, and the checksums that a bucket stores. On a disk, files
+        with different content and the same sizes and counts therefore have the same fingerprint.
+
+    Raises ShardError naming a damaged file, EmptySplitError, SchemaError, StorageError."""
 
     def __init__(
         self,

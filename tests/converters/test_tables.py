@@ -251,7 +251,7 @@ def test_equal_rows_are_in_one_split_and_few_different_ones_warn_with_the_number
     for split, names in (("train", train), ("validation", validation)):
         (warning,) = json.loads((tmp_path / f"out/_summary/{split}.json").read_text())["warnings"]
         assert warning.startswith(
-            f"split {split!r} has {len(names)} records, of which {len({*names})} differ: one occurs 30 times."
+            f"split {split!r} has {len(names)} records but only {len({*names})} different ones; one occurs 30 times."
         )
 
 

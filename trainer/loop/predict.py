@@ -210,11 +210,13 @@ def _on_this_host(array: Array, stacked: bool) -> np.ndarray:
 class LoadedModel:
     """A trained model on one device.
 
-    step: of its checkpoint. task: what the recipe makes. variables: its arrays, Array by name:
-    params, and extra, such as running statistics; the averaged parameters where evaluations use
-    them. recipe: of the training; its `class_names` has the names of predicted classes. inputs:
-    what a batch of the recipe's evaluation has, by name, with shape ([rows, ...]) and dtype: int64
-    where the task has an offset, which predict subtracts."""
+    step: of its checkpoint.
+    task: what the recipe makes.
+    variables: its arrays, Array by name: params, and extra, such as running statistics; the
+        averaged parameters where evaluations use them.
+    recipe: of the training; its `class_names` has the names of predicted classes.
+    inputs: what a batch of the recipe's evaluation has, by name, with shape ([rows, ...]) and
+        dtype: int64 where the task has an offset, which predict subtracts."""
 
     step: int
     task: Task = field(repr=False)

@@ -64,11 +64,15 @@ class Transformer(nnx.Module):
     """Logits of the next token. A token sees itself and the tokens before it in its own segment.
 
     width: features of each token, a multiple of twice the heads. The SwiGLU has 8/3 of it, as in
-    Llama. dropout: share of each layer's two results that training drops. rules: of the flag
-    --partition. remat: see Remat; with "attention" the backward pass keeps
-    nothing of length x length. kernel: what computes the attention; cudnn needs an NVIDIA GPU and
-    16 bits, splash a TPU and a multiple of 128 tokens. Arrays of the layers are stacked:
-    "layers/attention/query/kernel" is [layers, width, heads, features]."""
+        Llama.
+    dropout: share of each layer's two results that training drops.
+    rules: of the flag --partition.
+    remat: see Remat; with "attention" the backward pass keeps nothing of length x length.
+    kernel: what computes the attention; cudnn needs an NVIDIA GPU and 16 bits, splash a TPU and a
+        multiple of 128 tokens.
+
+    Arrays of the layers are stacked: "layers/attention/query/kernel" is [layers, width, heads,
+    features]."""
 
     def __init__(
         self,

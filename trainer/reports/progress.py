@@ -32,11 +32,12 @@ LIVE_SECONDS, LOG_SECONDS = 0.25, 30.0  # between two updates of a RecordsLine
 class Speed:
     """Measured over some steps: steps_per_second, and examples_per_second over all hosts.
 
-    input_wait: share of the time that the host waited for the input, 0..1. tflops_per_second: of
-    all devices together; None if the FLOPs of a step are unknown. mfu: its share of the devices'
-    peak, 0..1; None if either is unknown. slowest_host: of several, the one that the others waited
-    for; slowest_share: of the time that it waited for its input or did work of its own, 0..1. None
-    with one process."""
+    input_wait: share of the time that the host waited for the input, 0..1.
+    tflops_per_second: of all devices together; None if the FLOPs of a step are unknown.
+    mfu: its share of the devices' peak, 0..1; None if either is unknown.
+    slowest_host: of several, the one that the others waited for.
+    slowest_share: of the time in which it waited for its input or did work of its own, 0..1. None with
+        one process."""
 
     steps_per_second: float
     examples_per_second: float

@@ -34,9 +34,11 @@ class SeenBatch:
     """The global batch of a step, in row order; each array has an entry per row.
 
     origins: the sources of the input, in the order of their records' numbers; the same object for
-    steps of one run. record_ids: int64, the numbers of the records in the input, as `_index` had
-    them. epochs: int64, of each record. replaced: int64, the bad record that a row had been planned
-    for, -1 if there was none. masked: bool, whether the row is a bad record that was left out."""
+        steps of one run.
+    record_ids: int64, the numbers of the records in the input, as `_index` had them.
+    epochs: int64, of each record.
+    replaced: int64, the bad record that a row had been planned for, -1 if there was none.
+    masked: bool, whether the row is a bad record that was left out."""
 
     step: int
     origins: Sequence[Origin]

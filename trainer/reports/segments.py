@@ -33,13 +33,18 @@ class Command:
 class Start:
     """A run began to train from the state after this step, 0 for a new model.
 
-    position: of the input, as checkpoints have it. input: its provenance, see DatasetInput; None if
-    the input has none. settings: of the TrainerConfig; max_steps is the last step of the run,
-    whatever sets it, and None if the input's end does. command: None for a program that uses the
-    Trainer. devices: number and kind. run: identifies this run; its checkpoints name it. parent:
-    the run that saved the state; None for a new model, and for a checkpoint that does not tell.
+    position: of the input, as checkpoints have it.
+    input: its provenance, see DatasetInput; None if the input has none.
+    settings: of the TrainerConfig; max_steps is the last step of the run, whatever sets it, and
+        None if the input's end does.
+    command: None for a program that uses the Trainer.
+    devices: number and kind.
+    run: identifies this run; its checkpoints name it.
+    parent: the run that saved the state; None for a new model, and for a checkpoint that does not
+        tell.
     reported: the last step in metrics.jsonl, from which the run removes those after its first; None
-    if it has none. batch: dtype and shape of each array of a batch of one row."""
+        if it has none.
+    batch: dtype and shape of each array of a batch of one row."""
 
     step: int
     time: str

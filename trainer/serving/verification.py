@@ -39,10 +39,14 @@ def verify(
     """The largest difference between what the SavedModel answers and `predicted`: of each
     signature, over all batch sizes.
 
-    inputs: see Requests. scratch: a directory for its files. added: see Task; what predictions have
-    in common hides no difference. tolerances: of each signature. check:
-    called while it waits; may raise. Raises ExportError if a difference is above its tolerance, and
-    if the SavedModel cannot be loaded or called."""
+    inputs: see Requests.
+    scratch: a directory for its files.
+    added: see Task; what predictions have in common hides no difference.
+    tolerances: of each signature.
+    check: called while it waits; may raise.
+
+    Raises ExportError if a difference is above its tolerance, and if the SavedModel cannot be
+    loaded or called."""
     answers = served(saved_model, scratch, Requests(inputs, BATCH_SIZES), check)
     largest = dict[str, float]()
     offsets = {name: -number for name, number in added.items()}
