@@ -36,8 +36,8 @@ class Speed:
     tflops_per_second: of all devices together; None if the FLOPs of a step are unknown.
     mfu: its share of the devices' peak, 0..1; None if either is unknown.
     slowest_host: of several, the one that the others waited for.
-    slowest_share: of the time in which it waited for its input or did work of its own, 0..1. None with
-        one process."""
+    slowest_share: of the time in which it waited for its input or did work of its own, 0..1. None
+        with one process."""
 
     steps_per_second: float
     examples_per_second: float
