@@ -56,9 +56,10 @@ class Description:
                 columns[target] = data.columns[target]
             if target in [each.key for each in (self.labels, data.labels) if each]:
                 labels = data.labels
+        own = self.schema.features
         schema = replace(
             data.schema,
-            features={k: self.schema.features.get(k, each) for k, each in features.items()},
+            features={k: each if k == target else own.get(k, each) for k, each in features.items()},
         )
         return Description(schema, labels, columns, self.text or data.text)
 
@@ -66,7 +67,7 @@ class Description:
 Describe = Callable[[Description | None], Description | None]
 """From the description of some data to that of the model to which they are given; None if it has
 none."""
-SAME_CLASSES = "classes taken to agree (same_classes)"
+SAME_CLASSES = "class numbers assumed to match (same_classes)"
 NOT_COMPARED = "classes not compared"
 
 

@@ -19,7 +19,7 @@ from trainer.reports.workdir import eval_directory
 from trainer.reports.writer import Reports
 from trainer.results import EvalResult, ExportResult
 from trainer.serving.publishing import ExportOptions
-from trainer.task import Better, TrainState
+from trainer.task import Better, Metrics, TrainState, better_of
 
 __all__ = [
     "Callback",
@@ -40,7 +40,7 @@ evaluated, as Trainer.export does, with its other options. Every host has to cal
 
 metric: only if this metric of the evaluation is better than in the newest export in `path`, or if
 that has no such metric; otherwise it returns None. better: "max" or "min", for a metric that does
-not say so itself."""
+not state it; alone, of the loss."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Exporter(Callback):
     """Exports what was evaluated to `path`, as Trainer.export does.
 
     input_fn: see Trainer.export. metric, better: what best means; better is the largest ("max") or
-    the smallest ("min") value, of a metric that does not say so itself. A restarted run compares
+    the smallest ("min") value, of a metric that does not state it. A restarted run compares
     with the newest export, which knows its own. keep: how many exports to keep; None: all. name: of
     the evaluations; default: those without a name. options: model, keys, labels, tolerance,
     platforms and assets_extra of Trainer.export. An export that fails ends the training, whose
@@ -162,13 +162,17 @@ class Exporter(Callback):
         self._when = when
         self._name = name
         self._options: dict[str, Any] = options | {"keep": keep}
-        if when == "best":
-            self._options |= {"better": better, "metric": metric}
+        self._best: dict[str, Any] = {"metric": metric, "better": better} if when == "best" else {}
 
     def on_evaluation_end(self, end: EvaluationEnd) -> None:
         """Exports, if it is due."""
         if end.name == self._name and (end.final or self._when != "final"):
-            end.export(self._path, self._input_fn, **self._options)
+            end.export(self._path, self._input_fn, **self._options, **self._best)
+
+    def check(self, metrics: Metrics) -> None:
+        """Raises OptionError unless it is known which values of its metric are the best."""
+        if self._best:
+            better_of(metrics, **self._best, options=("metric", "better"))
 
 
 class WandbCallback(Callback):

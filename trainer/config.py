@@ -155,8 +155,8 @@ class TrainerConfig:
     keep_best: str | None = None
     """Metric of the evaluation: also keep the checkpoint with its best value."""
     keep_best_mode: Literal["max", "min"] | None = None
-    """Whether the largest or the smallest value of keep_best is the best: only for a metric that
-    does not say so itself, as infeed's do."""
+    """Whether the largest or the smallest value of keep_best is the best. Needed only for metrics
+    that do not state it; infeed's own do."""
     restore_step: int | None = None
     """Resume from the checkpoint of this step, not the newest. Later ones are removed when the run
     first saves; after that, a restart with the same value resumes from the newest again."""

@@ -54,7 +54,8 @@ class EvalResult:
         equal.
     not_finite: of each metric that is not finite, why, such as "not finite for 3 of 80 records".
     classes: "classes not compared" where the model's data or these have no names of classes to
-        compare, "classes taken to agree (same_classes)" where only one of the two has; else "".
+        compare, "class numbers assumed to match (same_classes)" where only one of the two has; else
+        "".
     checkpoint_path: as given to the evaluation.
     data, fingerprint: what the input calls its records, and what identifies them."""
 

@@ -297,40 +297,41 @@ class Task:
 
 def better_of(
     metrics: Metrics,
-    name: str,
-    given: str | None,
+    metric: str,
+    better: str | None,
     options: tuple[str, str] = ("keep_best", "keep_best_mode"),
 ) -> Better:
-    """Which values of the metric `name` are the best. given: what the user says of it. options:
-    what both are called.
+    """Whether the largest or the smallest value of a metric is the best. better: the user's choice.
+    options: the names of both options, for messages.
 
     Raises OptionError unless evaluations report such a number, and it is known which are the
     best."""
     known: dict[str, Any] = {"loss": "min"}
-    for each, metric in metrics.items():
-        better = getattr(metric, "better", None)
-        if isinstance(better, Mapping):
-            known |= {f"{each}/{key}": better[key] for key in better}
-        elif better is None and isinstance(metric, Metric) and name.startswith(f"{each}/"):
-            known[name] = None  # perhaps one of its values
+    for name, each in metrics.items():
+        stated = getattr(each, "better", None)
+        if isinstance(stated, Mapping):
+            known |= {f"{name}/{key}": stated[key] for key in stated}
+        elif stated is None and isinstance(each, Metric) and metric.startswith(f"{name}/"):
+            known[metric] = None  # perhaps one of its values
         else:
-            known[each] = better
-    if name not in known:
+            known[name] = stated
+    if metric not in known:
         raise OptionError(
-            f"{options[0]}={name!r} is not a number that an evaluation "
-            f"reports.{did_you_mean(name, known)}"
+            f"{options[0]}={metric!r} is not a number that an evaluation "
+            f"reports.{did_you_mean(metric, known)}"
         )
-    if known[name] and given not in (None, known[name]):
+    if known[metric] and better not in (None, known[metric]):
         raise OptionError(
-            f"{options[1]}={given!r}, but that of {name!r} is {known[name]!r}. Leave it out."
+            f"{options[1]}={better!r} contradicts {metric!r}, whose best value is the "
+            f"{known[metric]}imum. Leave it out."
         )
-    better = cast(Better, known[name] or given)
-    if better not in get_args(Better):
+    best = cast(Better, known[metric] or better)
+    if best not in get_args(Better):
         raise OptionError(
-            f"{options[0]}={name!r} needs {options[1]}, 'max' or 'min': which values are the best "
-            "is not known."
+            f"{options[0]}={metric!r} needs {options[1]}, 'max' or 'min': the metric does not "
+            "state which values are the best."
         )
-    return better
+    return best
 
 
 def chosen(predictions: Mapping[str, Any], keys: Sequence[str] | None) -> dict[str, Any]:

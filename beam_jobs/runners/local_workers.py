@@ -24,6 +24,7 @@ from pipeline.errors import ConversionError
 
 _REPEAT_SECONDS = 0.5
 _STOP_SECONDS = 10.0
+_LAST_BYTES = 4096
 _COMMAND = f"exec {shlex.quote(sys.executable)} -m {sdk_worker_main.__name__}"
 
 
@@ -83,7 +84,7 @@ class _WatchedHandler(SubprocessSdkWorkerHandler):  # pyright: ignore[reportGene
     def _run(self) -> None:
         with self._stderr:
             code = self.worker.wait()
-            self._stderr.seek(0)
+            self._stderr.seek(max(0, self._stderr.seek(0, os.SEEK_END) - _LAST_BYTES))
             last_words = self._stderr.read().decode(errors="replace").splitlines()[-1:]
         if self._closing.is_set() and (self._late or not code):
             return
@@ -103,7 +104,7 @@ class _WatchedHandler(SubprocessSdkWorkerHandler):  # pyright: ignore[reportGene
             pass
 
     def invocation_metadata(self) -> dict[str, str]:
-        """Of the connection: whose it is."""
+        """The ID of the worker of the connection."""
         return {"worker_id": self.worker_id}
 
     def stop_worker(self) -> None:

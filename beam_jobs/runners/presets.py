@@ -26,8 +26,9 @@ _SECONDS_PER_PROCESS = 15  # of work, because processes start 3 s later
 _BYTES_PER_PROCESS = 2**30  # packing takes most: 550 MB of text, 300 MB of tables
 _PROCESSES = "multi_processing"  # Beam's name
 _CONNECT_SECONDS = 10  # Dask's default is 30, even if the port refuses connections
-# Dask starts workers again; without any, a job waits no longer than this. Its default is for ever
-_WITHOUT_WORKERS = {"distributed.scheduler.no-workers-timeout": "10s"}
+# Dask starts workers again; without any, a job waits no longer than this. By default, it waits
+# forever
+_WITHOUT_WORKERS = {"distributed.scheduler.no-workers-timeout": "20s"}
 _NO_START = "Nanny failed to start"  # of Dask's error for a worker that died before it connected
 _PACKAGE = "beam_jobs"
 _PARTITIONS_PER_THREAD = 4  # to balance shards of different sizes

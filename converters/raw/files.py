@@ -135,8 +135,16 @@ def by_split(
     if held_out is not None:
         return dict.fromkeys(held_out.splits, names)
     files: dict[str, list[str]] = {}
+    words = dict[str, str]()
     for match in filter(None, map(_SPLIT.fullmatch, names)):
-        files.setdefault(SPLIT_NAMES[match[1].lower()], []).append(match[0])
+        word = match[1].lower()
+        split = SPLIT_NAMES[word]
+        if words.setdefault(split, word) != word:
+            raise RawDataError(
+                f"{raw_data_dir} has {files[split][0]} and {match[0]}, which both name the split "
+                f"{split}. Rename or remove one."
+            )
+        files.setdefault(split, []).append(match[0])
     if not files:
         raise RawDataError(
             f"{raw_data_dir} has no {examples}. It has: {first_few(names)}. If these are not split "

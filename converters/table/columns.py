@@ -129,6 +129,8 @@ class Column:
         """How many numbers of the value of these cells float32 changes, other than in their
         fractions."""
         numbers = value if isinstance(value, list) else [value]
+        if all(abs(number) <= MOST_EXACT for number in numbers):  # most are
+            return 0
         return sum(
             abs(number) > MOST_EXACT
             and Decimal(c_float(number).value) != Decimal(format.number(item) or number)

@@ -112,8 +112,8 @@ class RowConverter:
             return place, row._replace(error=str(error))
 
     def _decisive(self, place: str, row: TableRow) -> str:
-        """What decides the split: the key; or the content, so that equal rows are in one split, and
-        adding, moving or storing rows in other tables moves none."""
+        """Returns what decides the split: the key; or the content, so that equal rows are in one
+        split, and adding, moving or storing rows in other tables moves none."""
         if not self.by_content or row.error:
             return place
         with contextlib.suppress(ValueError):

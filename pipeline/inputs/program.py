@@ -75,8 +75,8 @@ class Program:
         before = max(position - 1, 0)
         return named | {
             "batches": position,
-            "crc32c": [self.crcs.get(at) for at in (before, position)],
-            "iterator": json.loads(self.states.get(before, "null")),
+            "crcs": [self.crcs.get(at) for at in (before, position)],
+            "iterator_before": json.loads(self.states.get(before, "null")),
         }
 
     def restore(self, state: Mapping[str, Any], /) -> int:
@@ -103,9 +103,9 @@ class Program:
         self.states = {}
         if alike or self.info.program == "complete":  # whose hosts have the same
             before = max(batches - 1, 0)
-            crcs = zip((before, batches), state.get("crc32c", ()), strict=False)
+            crcs = zip((before, batches), state.get("crcs", ()), strict=False)
             self.crcs = {at: crc for at, crc in crcs if crc is not None}
-            self.states = {before: json.dumps(state.get("iterator"))}
+            self.states = {before: json.dumps(state.get("iterator_before"))}
         return batches
 
     def agree_on(self, counts: Sequence[int]) -> None:

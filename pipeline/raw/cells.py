@@ -107,9 +107,12 @@ def class_number(numbers: Mapping[str, int], cell: Any) -> int:
     if cell is None or cell != cell:
         return MISSING
     text = str(cell).strip()
+    if text in numbers:  # most are
+        return numbers[text]
     whole = without_fraction(text)
-    names = (text, whole, *SPELLINGS.get(whole, ()))
-    return next((numbers[name] for name in names if name in numbers), MISSING)
+    # 1 is true where there is only another class, and 0, 1 and 2 are numbers
+    spellings = SPELLINGS.get(whole, ())[: 4 if len(numbers) < 3 else 3]
+    return next((numbers[name] for name in (whole, *spellings) if name in numbers), MISSING)
 
 
 def without_fraction(text: str) -> str:

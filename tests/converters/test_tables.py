@@ -16,7 +16,7 @@ from converters import table_to_gcs
 from converters.raw.files import HeldOut
 from converters.table.converter import ImageTableConverter
 from converters.table.layouts import find_tables
-from pipeline.errors import ConversionError
+from pipeline.errors import ConversionError, RawDataError
 from pipeline.shards.manifest import read_manifest
 from pipeline.storage.schemes import open_storage
 
@@ -49,21 +49,30 @@ def test_every_image_arrives_with_its_label_and_bad_rows_are_listed_by_line(raw_
     assert (labels.key, labels.base, labels.names) == ("image/class/label", 1, ("cat", "dog"))
 
 
-def test_splits_of_tables_are_known_by_all_their_usual_names(tmp_path):
-    names = ("TRAINING-1.csv", "Train.csv", "dev/1.csv", "teſt.csv", "testing_1.csv", "valid.csv")
-    for name in names:
+@pytest.mark.parametrize(
+    ("names", "splits"),
+    [
+        (("TRAINING-1.csv", "training_2.csv"), ("train", "train")),
+        (("Train.csv", "valid.csv", "testing_1.csv"), ("train", "validation", "test")),
+        (("dev/1.csv",), ("validation",)),
+    ],
+)
+def test_splits_of_tables_are_known_by_all_their_usual_names(tmp_path, names, splits):
+    for name in (*names, "teſt.csv"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x\n1\n")
     raw = find_tables(str(tmp_path), [], None)
-    splits = ["train"] * 2 + ["validation"] * 2 + ["test"]
-    assert [(s.split, s.tag) for s in raw.sources] == [
-        *zip(
-            splits,
-            ("TRAINING-1.csv", "Train.csv", "valid.csv", "dev/1.csv", "testing_1.csv"),
-            strict=True,
-        )
-    ]
+    assert [(s.split, s.tag) for s in raw.sources] == [*zip(splits, names, strict=True)]
     assert raw.others == ["teſt.csv"]
+
+
+def test_two_names_of_one_split_are_refused(tmp_path):
+    for name in ("train.csv", "training.csv"):
+        (tmp_path / name).write_text("x\n1\n")
+    with pytest.raises(
+        RawDataError, match=r"train.csv and training.csv, which both name the split"
+    ):
+        find_tables(str(tmp_path), [], None)
 
 
 def test_the_order_of_rows_and_their_cut_into_tables_change_no_byte(

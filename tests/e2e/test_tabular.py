@@ -219,7 +219,7 @@ def test_two_processes_refuse_a_number_that_means_something_else(
     agreed = json.loads((tmp_path / "run/eval_result.json").read_text())
     # churn is 0 and stay is 1 here and there: y of the numbers is 1 where x <= 0
     assert agreed["accuracy"] == result["accuracy"]
-    assert agreed["classes"] == "classes taken to agree (same_classes)"
+    assert agreed["classes"] == "class numbers assumed to match (same_classes)"
 
     (tmp_path / "run/description.json").unlink()
     for process in on_two("named", evaluate):

@@ -1,6 +1,7 @@
 """Numbers of classes and categories: what they mean in some data, and what the same names are to a model."""
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -108,6 +109,13 @@ def test_data_that_are_read_together_number_their_classes_alike():
         == ours.info.labels
     )
     assert open_dataset([ours, theirs]).labels is None  # to look at, they can be opened
+
+
+def test_a_warm_start_takes_the_targets_kind_from_the_data():
+    schema = replace(SCHEMA, features={**SCHEMA.features, "kind": Feature("float32")})
+    begun = described(("cat", "dog")).continued_with(Description(schema), "kind")
+    assert begun.schema.features["kind"] == Feature("float32")
+    assert begun.names("kind") is None
 
 
 def test_a_described_dataset_can_be_pickled():

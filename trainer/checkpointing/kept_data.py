@@ -106,8 +106,8 @@ def _check_belongs(workdir: str, step: int, checkpoints: str) -> None:
     path = join(workdir, DESCRIPTION)
     if expected is None:
         log.warning(
-            "the checkpoint of step %d does not state its %s: an older version saved it. Whether "
-            "this one gives its numbers their meaning is not known",
+            "an older version saved the checkpoint of step %d, without the checksum of %s, which "
+            "therefore cannot be verified",
             step,
             path,
         )
@@ -119,7 +119,7 @@ def _check_belongs(workdir: str, step: int, checkpoints: str) -> None:
             f"{path} {state}: without the description that the checkpoint of step {step} was "
             "trained with, its numbers may mean something else. "
             + (
-                "Remove it: that training had none."
+                "Remove it: that run had none."
                 if expected == NONE
                 else f"Copy it, and {TOKENIZER} if there is one, from where the model was trained."
             )
@@ -161,8 +161,9 @@ def kept_before(warm_start: WarmStart) -> Description | None:
     if found.format != "infeed":
         return None
     checkpoints, _, step = found.path.rpartition("/")
-    workdir = checkpoints.removesuffix(CHECKPOINTS) or "."
-    return kept(workdir.rstrip("/"), int(step), checkpoints or ".")
+    above, _, name = checkpoints.rpartition("/")
+    workdir = above if name == CHECKPOINTS else checkpoints
+    return kept(workdir or ".", int(step), checkpoints or ".")
 
 
 def records_like(

@@ -330,7 +330,7 @@ def _show(lines: Sequence[Mapping[str, Any]], output: str | None, *, as_json: bo
 def _cell(value: Any) -> object:
     if not isinstance(value, float):
         return value
-    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:.1f}"
+    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:.12g}"
 
 
 def _report_bad(bad: Sequence[Raw], count: int) -> int:

@@ -194,7 +194,8 @@ class Evaluation:
         if job.config.fast_dev_run:
             log.info("fast_dev_run: nothing is exported to %s", path)
             return None
-        if metric is not None and not self._is_better(result.metrics, path, metric, better):
+        compares = metric or better
+        if compares and not self._is_better(result.metrics, path, metric or "loss", better):
             return None
         opened = session.open("predict", input_fn)
         origin = ExportOrigin(result.step, job.config.workdir, result.metrics)

@@ -13,7 +13,7 @@ from pipeline.errors import InfeedError, InputError, OptionError
 from pipeline.hosts import Hosts
 from pipeline.logs import logger
 from pipeline.sizes import counted, format_bytes
-from trainer.callbacks import Callback
+from trainer.callbacks import Callback, Exporter
 from trainer.config import TrainerConfig
 from trainer.inputs import (
     MASK,
@@ -96,6 +96,9 @@ class Job:
             self.check_rows_first(
                 "Task.augment", "Augment in loss_fn, which has the step's random key."
             )
+        for callback in self.callbacks:
+            if isinstance(callback, Exporter):
+                callback.check(self.task.metrics)
         if (metric := self.config.keep_best) is not None:
             better = better_of(self.task.metrics, metric, self.config.keep_best_mode)
             object.__setattr__(self, "config", replace(self.config, keep_best_mode=better))
@@ -235,9 +238,9 @@ class Job:
         for name in self.task.offsets.keys() & struct.keys():
             if struct[name].dtype.kind in "iu":
                 raise InputError(
-                    f"the batch's {name} is {struct[name].dtype}; the task takes float32, less its "
-                    "offset. Subtract task.offsets in 64 bits, as train_dataset does with "
-                    "offsets=task.offsets."
+                    f"the batch's {name} is {struct[name].dtype}; the task takes float32 with its "
+                    "offset subtracted. Subtract task.offsets in 64 bits, as train_dataset does "
+                    "with offsets=task.offsets."
                 )
         return struct
 

@@ -250,8 +250,9 @@ class LoadedModel:
         for name in self.inputs.keys() & batch.keys():
             array = batch[name]
             spec = self.inputs[name]
+            narrow = name in self.task.offsets and array.dtype.kind in "iu"
             if isinstance(spec, jax.ShapeDtypeStruct) and (
-                (array.dtype, array.shape[1:]) != (spec.dtype, spec.shape[1:])
+                (array.dtype != spec.dtype and not narrow) or array.shape[1:] != spec.shape[1:]
             ):
                 raise OptionError(
                     f"{name!r} is {array.dtype} {list(array.shape)}; the recipe reads {spec.dtype} "

@@ -20,7 +20,14 @@ from pipeline.shards.schema import ColumnStatistics, Feature, Labels, Schema
 from pipeline.shards.typed_json import sealed
 from pipeline.sources.in_memory import ExampleRecords
 from pipeline.tokenizers import ByteTokenizer, CharacterTokenizer, TextInfo
-from trainer.checkpointing.kept_data import as_begun, checksum, has_new_head, keep, kept
+from trainer.checkpointing.kept_data import (
+    as_begun,
+    checksum,
+    has_new_head,
+    keep,
+    kept,
+    kept_before,
+)
 from trainer.checkpointing.warm_start import WarmStart
 from trainer.commands.recorded import load
 from trainer.config import TrainerConfig
@@ -186,7 +193,7 @@ def test_classes_named_on_one_side_only_are_refused_unless_the_user_says_that_th
     result = trainer(model, same_classes=True).evaluate(evaluation(data))
     expected = trainer(run).evaluate(evaluation(pets()))
     assert result.metrics == expected.metrics
-    assert str(result).endswith("proven exact; classes taken to agree (same_classes)")
+    assert str(result).endswith("proven exact; class numbers assumed to match (same_classes)")
     assert (expected.classes, str(expected)[-12:]) == ("", "proven exact")
 
 
@@ -358,6 +365,15 @@ def test_no_call_reads_a_checkpoint_without_the_description_that_it_was_trained_
         CALLS[call](changed)
 
 
+def test_a_checkpoint_in_another_directory_needs_its_description_there(run, tmp_path):
+    moved = tmp_path / "old_checkpoints"
+    shutil.copytree(run / "checkpoints", moved)
+    with pytest.raises(CheckpointError, match=r"old_checkpoints/description.json is missing"):
+        kept_before(WarmStart(init_from=str(moved / "5")))
+    shutil.copy(run / "description.json", moved)
+    assert kept_before(WarmStart(init_from=str(moved / "5"))) == pets().info.description
+
+
 def test_a_tokenizer_of_another_run_is_not_taken_for_the_checkpoints(run, tmp_path):
     changed = shutil.copytree(run, tmp_path / "run")
     (changed / "tokenizer.json").write_text("{}")
@@ -369,11 +385,11 @@ def test_a_checkpoint_that_names_no_description_is_read_with_a_warning(run, tmp_
     changed = shutil.copytree(run, tmp_path / "run")
     bind_to_description(changed / "checkpoints/5", None)
     assert CALLS["evaluate"](changed).records == 40
-    assert "does not state its" in caplog.text
+    assert "therefore cannot be verified" in caplog.text
     assert CALLS["resume"](changed).step == 6
     caplog.clear()
     assert CALLS["evaluate"](changed).step == 6
-    assert "does not state its" not in caplog.text
+    assert "therefore cannot be verified" not in caplog.text
 
 
 @pytest.mark.parametrize("tokenizer", [ByteTokenizer(), CharacterTokenizer("ab"), None], ids=str)

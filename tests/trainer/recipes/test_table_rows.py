@@ -8,6 +8,7 @@ import pytest
 from converters.table.columns import Column, features_of
 from pipeline.description import Description
 from pipeline.errors import OptionError, Reject
+from pipeline.raw.cells import class_number
 from pipeline.shards.schema import ColumnStatistics, Schema
 from pipeline.sources.in_memory import ExampleRecords
 from trainer.recipe import settings
@@ -120,6 +121,19 @@ def test_classes_that_the_model_has_never_seen_are_missing(recipe):
         "loud": {"FALSE": 0, "TRUE": 1},
         "odd": {"nan": 0, "None": 1},
     }
+
+
+def test_true_is_1_only_where_there_are_no_other_numbers():
+    two, three = {"0": 0, "1": 1}, {"0": 0, "1": 1, "2": 2}
+    assert [class_number(numbers, "true") for numbers in (two, three)] == [1, -1]
+    words = {"False": 0, "True": 1, "unknown": 2}
+    assert [class_number(words, cell) for cell in ("1", "TRUE", True, "0", "no")] == [
+        1,
+        1,
+        1,
+        0,
+        -1,
+    ]
 
 
 def test_integers_are_read_as_float32_which_has_a_missing_value(recipe):

@@ -144,7 +144,7 @@ def test_wrong_options_are_one_error(train, vector_input, tmp_path):
         Exporter("there", vector_input, keep=0)
     with pytest.raises(OptionError, match="metric='los' is not a number .* Did you mean 'loss'"):
         train(2, [Exporter(str(tmp_path / "best"), vector_input, when="best", metric="los")])
-    with pytest.raises(OptionError, match="better='max', but that of 'loss' is 'min'"):
+    with pytest.raises(OptionError, match="better='max' contradicts 'loss'"):
         train(4, [Exporter(str(tmp_path / "best"), vector_input, when="best", better="max")])
     with pytest.raises(OptionError, match="metric='cost' needs better, 'max' or 'min'"):
         train(6, [Exporter(str(tmp_path / "best"), vector_input, when="best", metric="cost")])
