@@ -113,7 +113,9 @@ def test_data_that_are_read_together_number_their_classes_alike():
 
 def test_a_warm_start_takes_the_targets_kind_from_the_data():
     schema = replace(SCHEMA, features={**SCHEMA.features, "kind": Feature("float32")})
-    begun = described(("cat", "dog")).continued_with(Description(schema), "kind")
+    counts = ColumnStatistics(2, 0, categories={"cat": 1, "dog": 1})
+    model = replace(described(("cat", "dog")), columns={"kind": counts})
+    begun = model.continued_with(Description(schema), "kind")
     assert begun.schema.features["kind"] == Feature("float32")
     assert begun.names("kind") is None
 
