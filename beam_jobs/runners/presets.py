@@ -28,7 +28,7 @@ _PROCESSES = "multi_processing"  # Beam's name
 _CONNECT_SECONDS = 10  # Dask's default is 30, even if the port refuses connections
 # Dask starts workers again; without any, a job waits no longer than this. By default, it waits
 # forever
-_WITHOUT_WORKERS = {"distributed.scheduler.no-workers-timeout": "20s"}
+_WITHOUT_WORKERS = {"distributed.scheduler.no-workers-timeout": "15s"}
 _NO_START = "Nanny failed to start"  # of Dask's error for a worker that died before it connected
 _PACKAGE = "beam_jobs"
 _PARTITIONS_PER_THREAD = 4  # to balance shards of different sizes
