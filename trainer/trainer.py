@@ -191,8 +191,8 @@ class Trainer:
 
         Raises EvaluationError unless every expected record counted exactly once (an input that does
         not know what to expect leads to proven=False), for labels outside of the classes, and if no
-        record has a label; CheckpointError if there is no checkpoint, or its description is not
-        there."""
+        record has a label; CheckpointError if there is no checkpoint, or its description is
+        missing or another run's."""
         check_name(name)
         with ShortErrors():
             return evaluate(

@@ -114,7 +114,7 @@ class _WatchedHandler(SubprocessSdkWorkerHandler):  # pyright: ignore[reportGene
         except subprocess.TimeoutExpired:  # such as one that never connected
             self._late = True
             self.worker.kill()
-        self.worker_thread.join()
+        self.worker_thread.join()  # ends with the process, which has exited or was killed
 
     def close(self) -> None:
         """Stops the process."""

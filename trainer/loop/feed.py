@@ -57,9 +57,11 @@ class _Host:
 class Chunks:
     """One Chunk for each of `lengths`, after `start` steps, placed on devices by `program`.
 
-    end: the last step of the lengths; None if the input ends them. common: a CommonEnd, if there
-    are several hosts; the last chunks are single batches. labels: of classes, of which the task
-    does not say that some may be missing. read: the step of the newest batch.
+    end: the last step of the lengths; None if the input ends them.
+    common: a CommonEnd, if there are several hosts; the last chunks are single batches.
+    labels: keys of class numbers, if the task has no Target. The first missing one is logged.
+    read: the step of the newest batch.
+
     Iterating raises InputError, naming the step, for a batch unlike `struct` and for an input that
     ends early. Exceptions of the input pass unchanged, with a note that names the step."""
 

@@ -78,7 +78,7 @@ def test_the_smallest_is_the_best_where_that_is_asked_for_and_nan_never_is(confi
 
 
 class Own(Metric):
-    """Of which nobody knows what it reports."""
+    """A metric that does not state which values are the best."""
 
     def from_batch(self, outputs, batch, mask):
         return ()
