@@ -31,8 +31,8 @@ from beam_jobs.ledger import (
 )
 from beam_jobs.plan import SplitPlan
 from beam_jobs.summary import empty_folders, few_different, in_words, summarize, write_summary
-from pipeline.commands.program import version_of
 from pipeline.errors import ConversionError, InfeedError, StorageError
+from pipeline.packages import version_of
 from pipeline.shards.frames import crc32c
 from pipeline.shards.manifest import Manifest, SplitEntry, update_manifest
 from pipeline.shards.naming import (

@@ -41,8 +41,8 @@ from beam_jobs.plan import (
 from beam_jobs.references import References
 from beam_jobs.runners.presets import find_runner, num_processes
 from beam_jobs.summary import check_size, empty_folders, empty_shards
-from pipeline.commands import command
-from pipeline.commands.command import Console, say
+from pipeline.console import parser
+from pipeline.console.console import Console, say
 from pipeline.errors import ConversionError, InfeedError, OptionError, printable
 from pipeline.logs import quiet_stderr
 from pipeline.shards.naming import plan_file, receipt_file
@@ -218,8 +218,8 @@ def _without_verdict(failure: Exception) -> Exception:
 
 
 def exit_with(main: Callable[[], int | None]) -> None:
-    """Runs a command line's main function, and exits as pipeline.commands.command does."""
-    command.exit_with(main, "interrupted. Run the same command again to resume.")
+    """Runs a command line's main function, and exits as pipeline.console.parser does."""
+    parser.exit_with(main, "interrupted. Run the same command again to resume.")
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ Images become lossless PNGs. Runs on Apache Beam. The same command resumes an in
 conversion."""
 
 if __name__ == "__main__":
-    from pipeline.commands.program import ctrl_c_exits
+    from pipeline.console.interrupts import ctrl_c_exits
 
     ctrl_c_exits()  # before the imports: they take seconds
 

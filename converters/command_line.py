@@ -20,7 +20,8 @@ from beam_jobs.scratch import Scratch
 from beam_jobs.summary import check_places
 from converters.raw.files import unread
 from pipeline.checks import check_number, did_you_mean
-from pipeline.commands.command import Console, Parser, say, spelled
+from pipeline.console.console import Console, say
+from pipeline.console.parser import Parser, spelled
 from pipeline.errors import InfeedError, OptionError, how_to_install
 from pipeline.sizes import parse_bytes
 

@@ -6,7 +6,7 @@ train tar of class tars and a validation tar, with their label files. For demos 
 imagenet_to_gcs."""
 
 if __name__ == "__main__":
-    from pipeline.commands.program import ctrl_c_exits
+    from pipeline.console.interrupts import ctrl_c_exits
 
     ctrl_c_exits()  # before the imports: they take seconds
 
@@ -24,7 +24,8 @@ from rich.progress import track
 from beam_jobs.launch import exit_with
 from converters.imagenet.converter import VALIDATION_LABELS
 from converters.imagenet.layouts import TRAIN_TAR, VALIDATION_TAR
-from pipeline.commands.command import Console, Parser, say
+from pipeline.console.console import Console, say
+from pipeline.console.parser import Parser
 from pipeline.errors import InfeedError, OptionError, how_to_install
 from pipeline.raw.jpeg import Jpeg
 from pipeline.storage.schemes import open_storage

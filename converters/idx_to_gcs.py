@@ -5,7 +5,7 @@ Reads idx files; images become lossless PNGs. Runs on Apache Beam. The same comm
 interrupted conversion."""
 
 if __name__ == "__main__":
-    from pipeline.commands.program import ctrl_c_exits
+    from pipeline.console.interrupts import ctrl_c_exits
 
     ctrl_c_exits()  # before the imports: they take seconds
 

@@ -5,7 +5,7 @@ Reads JPEG, PNG, WebP, GIF, BMP, TIFF and AVIF files; every image becomes a JPEG
 Beam. The same command resumes an interrupted conversion."""
 
 if __name__ == "__main__":
-    from pipeline.commands.program import ctrl_c_exits
+    from pipeline.console.interrupts import ctrl_c_exits
 
     ctrl_c_exits()  # before the imports: they take seconds
 
@@ -18,7 +18,7 @@ from converters.image_folder.converter import ImageFolderConverter
 from converters.image_folder.layouts import find_folders
 from converters.images.image_records import add_image_options, to_jpeg_of
 from converters.raw.files import SPLITS, held_out_of
-from pipeline.commands.command import Console
+from pipeline.console.console import Console
 
 EXAMPLES = (
     "--raw-data-dir=photos --output=shards --validation-fraction=0.2",

@@ -6,7 +6,7 @@ tensorflow/tpu's program of this name. Runs on Apache Beam. The same command res
 conversion."""
 
 if __name__ == "__main__":
-    from pipeline.commands.program import ctrl_c_exits
+    from pipeline.console.interrupts import ctrl_c_exits
 
     ctrl_c_exits()  # before the imports: they take seconds
 
@@ -26,7 +26,7 @@ from converters.imagenet.layouts import (
 )
 from converters.imagenet.records import TFDS_DIRECTORY, read_boxes
 from converters.images.image_records import add_jpeg_options
-from pipeline.commands.command import Console, say
+from pipeline.console.console import Console, say
 from pipeline.errors import OptionError
 from pipeline.raw.jpeg import check_jpegtran
 from pipeline.storage.storage import join

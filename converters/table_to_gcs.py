@@ -6,7 +6,7 @@ text of one column with a label, labels, numbers or nothing. Runs on Apache Beam
 resumes an interrupted conversion."""
 
 if __name__ == "__main__":
-    from pipeline.commands.program import ctrl_c_exits
+    from pipeline.console.interrupts import ctrl_c_exits
 
     ctrl_c_exits()  # before the imports: they take seconds
 
@@ -25,7 +25,7 @@ from converters.table.converter import ImageTableConverter
 from converters.table.finding import ALL, find_columns, given_values
 from converters.table.layouts import add_csv_options, check_columns, find_tables, table_format
 from converters.table.row_converter import RowConverter
-from pipeline.commands.command import Console
+from pipeline.console.console import Console
 from pipeline.errors import LabelError, OptionError
 from pipeline.raw.rows import Table, is_json
 from pipeline.storage.storage import join

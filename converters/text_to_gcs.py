@@ -5,7 +5,7 @@ Packs documents into rows of --sequence-length tokens for language models. Runs 
 same command resumes an interrupted conversion."""
 
 if __name__ == "__main__":
-    from pipeline.commands.program import ctrl_c_exits
+    from pipeline.console.interrupts import ctrl_c_exits
 
     ctrl_c_exits()  # before the imports: they take seconds
 

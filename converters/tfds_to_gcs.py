@@ -8,7 +8,7 @@ features. Runs on Apache Beam. The same command resumes an interrupted conversio
 # feature. The launcher imports it, workers do not. The data directory is read through our Storage.
 
 if __name__ == "__main__":
-    from pipeline.commands.program import ctrl_c_exits
+    from pipeline.console.interrupts import ctrl_c_exits
 
     ctrl_c_exits()  # before the imports: they take seconds
 

@@ -5,7 +5,7 @@ Records are copied byte for byte. Runs on Apache Beam. The same command resumes 
 conversion."""
 
 if __name__ == "__main__":
-    from pipeline.commands.program import ctrl_c_exits
+    from pipeline.console.interrupts import ctrl_c_exits
 
     ctrl_c_exits()  # before the imports: they take seconds
 
@@ -19,7 +19,8 @@ from beam_jobs.launch import exit_with
 from converters.command_line import chosen_splits, conversion_parser, parsed, run, scratch_of
 from converters.tfrecord import CHECKS, find_raw
 from pipeline.checks import did_you_mean
-from pipeline.commands.command import Console, add_schema_options, check_label_options, say
+from pipeline.commands.schema_options import add_schema_options, check_label_options
+from pipeline.console.console import Console, say
 from pipeline.errors import OptionError
 from pipeline.shards.schema import Schema
 from pipeline.sources.merged_schemas import read_labels

@@ -7,7 +7,7 @@ is all that training takes. Nothing is downloaded: the images are the 1,797 hand
 ship with scikit-learn, written as tars like ImageNet's."""
 
 if __name__ == "__main__":
-    from pipeline.commands.program import ctrl_c_exits
+    from pipeline.console.interrupts import ctrl_c_exits
 
     ctrl_c_exits()  # before the imports: they take seconds
 
@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline import logs
-from pipeline.commands.command import exit_with
+from pipeline.console.parser import exit_with
 from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.ops import DecodeJpeg, RandomShift
 from pipeline.shards.manifest import read_manifest

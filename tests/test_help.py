@@ -21,8 +21,8 @@ from tokenizers import Tokenizer, models
 
 from beam_jobs import graph
 from converters import imagenet_to_gcs
-from pipeline.commands import program
-from pipeline.commands.program import COMMANDS
+from pipeline.console import commands
+from pipeline.console.commands import COMMANDS
 from trainer.__main__ import RECIPES
 from trainer.__main__ import main as trainer_main
 
@@ -203,7 +203,7 @@ def train_help():
             contextlib.redirect_stdout(io.StringIO()) as printed,
             contextlib.suppress(SystemExit),
         ):
-            patch.setattr(program, "_by_infeed", True)
+            patch.setattr(commands, "_by_infeed", True)
             patch.setenv("COLUMNS", "80")
             assert trainer_main([*arguments]) == 0
         return printed.getvalue()

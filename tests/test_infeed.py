@@ -16,8 +16,8 @@ from infeed_door import SCRIPT, run_infeed
 
 import infeed as front_door
 from converters import idx_to_gcs
-from pipeline.commands import program
-from pipeline.commands.program import COMMANDS
+from pipeline.console import commands
+from pipeline.console.commands import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 MODULES = [command.module for group in COMMANDS.values() for command in group]
@@ -50,10 +50,10 @@ def test_a_remedy_names_a_command_as_the_user_started_this_one(
         2,
         True,
     )
-    monkeypatch.setattr(program, "_by_infeed", True)
+    monkeypatch.setattr(commands, "_by_infeed", True)
     text = "Run python -m trainer images. Or python -m converters.table_to_gcs; not python -m http.server"
     assert (
-        program.as_started(text)
+        commands.as_started(text)
         == "Run infeed train images. Or infeed convert table; not python -m http.server"
     )
 

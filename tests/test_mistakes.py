@@ -12,7 +12,7 @@ from raw_data.folders import RawImageFolder
 from raw_data.images import make_jpeg
 
 from pipeline import logs
-from pipeline.commands import program
+from pipeline.console import commands
 from pipeline.datasets import open_dataset, train_dataset
 from pipeline.errors import InfeedError
 from pipeline.formats import FixedLength
@@ -142,11 +142,11 @@ import sys, warnings
 warnings.simplefilter("ignore")  # runpy's: modules are imported before they run again
 sys.modules |= dict.fromkeys(("jax", "tensorflow", "apache_beam", "orbax"))
 from pipeline.commands import infeed
-from pipeline.commands import program
+from pipeline.console import commands
 from trainer import __main__ as trainer
 for words in sys.argv[1:]:
     command, *options = words.split()
-    program._by_infeed = command == "train"
+    commands._by_infeed = command == "train"
     sys.argv = ["infeed", command, *options]
     try:
         status = trainer.main(options) if command == "train" else infeed.main()  # `infeed train` ends its process
@@ -256,7 +256,7 @@ def files(directory):
 
 def run_train(monkeypatch, capsys, *options):
     """As run_infeed; `infeed train` ends its process."""
-    monkeypatch.setattr(program, "_by_infeed", True)
+    monkeypatch.setattr(commands, "_by_infeed", True)
     monkeypatch.setattr(logs, "show", lambda: None)
     try:
         status = trainer.main([*options])

@@ -2,7 +2,7 @@
 exit with code 2."""
 
 if __name__ == "__main__":
-    from pipeline.commands.program import ctrl_c_exits
+    from pipeline.console.interrupts import ctrl_c_exits
 
     ctrl_c_exits()  # before the imports: they take seconds
 
@@ -13,14 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pipeline import logs
-from pipeline.commands.program import (
-    as_started,
-    command_of,
-    ctrl_c_raises,
-    ends_when_not_read,
-    help_end,
-    program,
-)
+from pipeline.console.commands import as_started, command_of, help_end, program
+from pipeline.console.interrupts import ctrl_c_raises, ends_when_not_read
 from pipeline.errors import HostError, InfeedError, how_to_install, keeps_all_frames, printable
 from pipeline.user_code import described, notes_of, source_lines
 from trainer.commands import RECIPES, is_ours

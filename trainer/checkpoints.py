@@ -4,7 +4,7 @@ DIR may be on a disk or gs://. Needs neither jax nor a device. In Python: latest
 get_variable_names and get_variable_value."""
 
 if __name__ == "__main__":
-    from pipeline.commands.program import ctrl_c_exits
+    from pipeline.console.interrupts import ctrl_c_exits
 
     ctrl_c_exits()  # before the imports: they take seconds
 
@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.commands.command import Console, Parser, exit_with, say, table
+from pipeline.console.console import Console, say, table
+from pipeline.console.parser import Parser, exit_with
 from pipeline.errors import CheckpointError, OptionError
 from pipeline.sizes import format_bytes
 from pipeline.storage.schemes import open_storage

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from beam_jobs.converter import ConversionJob, Waiting
-from pipeline.commands.command import Console, say
+from pipeline.console.console import Console, say
 from pipeline.errors import ConversionError, InfeedError
 from pipeline.sizes import format_bytes
 from pipeline.storage.storage import join

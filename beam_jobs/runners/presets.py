@@ -17,7 +17,7 @@ from beam_jobs.converter import ConversionJob, Packer, Waiting
 from beam_jobs.loopback import on_loopback
 from beam_jobs.runners import dataflow, dataflow_job
 from pipeline.checks import did_you_mean
-from pipeline.commands.command import Console
+from pipeline.console.console import Console
 from pipeline.errors import ConversionError, InfeedError, OptionError, how_to_install
 from pipeline.sizes import GB, free_memory_bytes, num_cores
 from pipeline.storage.schemes import open_storage

@@ -14,9 +14,9 @@ import numpy as np
 from PIL import Image
 from rich.progress import track
 
-from pipeline.commands.command import Console
 from pipeline.commands.dataset_texts import Values
 from pipeline.commands.index_builder import labels_of
+from pipeline.console.console import Console
 from pipeline.errors import InfeedError
 from pipeline.orders.shuffle import splitmix64
 from pipeline.pages.figures import UNREADABLE

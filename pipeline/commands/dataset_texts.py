@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.commands.program import program
+from pipeline.console.commands import program
 from pipeline.errors import InfeedError, OptionError, StorageError
 from pipeline.shards.manifest import Manifest
 from pipeline.shards.schema import Labels

@@ -5,7 +5,7 @@ Reads the manifest and the records: a sample of them if a split is large or has 
 with --all. Works on a disk or gs://; needs neither TensorFlow nor Beam."""
 
 if __name__ == "__main__":
-    from pipeline.commands.program import ctrl_c_exits
+    from pipeline.console.interrupts import ctrl_c_exits
 
     ctrl_c_exits()  # before the imports: they take seconds
 
@@ -23,7 +23,6 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.commands import dataset_facts as facts
-from pipeline.commands.command import Console, Parser, exit_with, say, table
 from pipeline.commands.dataset_page import dataset_page
 from pipeline.commands.dataset_splits import split_facts
 from pipeline.commands.dataset_texts import (
@@ -38,7 +37,9 @@ from pipeline.commands.dataset_texts import (
     text_totals,
 )
 from pipeline.commands.index_builder import labels_of
-from pipeline.commands.program import program
+from pipeline.console.commands import program
+from pipeline.console.console import Console, say, table
+from pipeline.console.parser import Parser, exit_with
 from pipeline.errors import OptionError, StorageError
 from pipeline.orders.defaults import Sizes, plan_records, training_bytes
 from pipeline.orders.order import MAX_RECORDS

@@ -6,7 +6,7 @@ damaged, it writes nothing and exits with 1. Works on a disk or gs://; needs nei
 Beam."""
 
 if __name__ == "__main__":
-    from pipeline.commands.program import ctrl_c_exits
+    from pipeline.console.interrupts import ctrl_c_exits
 
     ctrl_c_exits()  # before the imports: they take seconds
 
@@ -14,18 +14,12 @@ import argparse
 import functools
 from collections.abc import Mapping, Sequence
 
-from pipeline.commands.command import (
-    Console,
-    Parser,
-    add_schema_options,
-    byte_bar,
-    check_label_options,
-    exit_with,
-    say,
-)
 from pipeline.commands.index_builder import IndexBuilder, IndexedSplit
-from pipeline.commands.program import version_of
+from pipeline.commands.schema_options import add_schema_options, check_label_options
+from pipeline.console.console import Console, byte_bar, say
+from pipeline.console.parser import Parser, exit_with
 from pipeline.errors import ConversionError, EmptySplitError, OptionError
+from pipeline.packages import version_of
 from pipeline.shards.manifest import INDEX_WRITER, Manifest, find_manifest, update_manifest
 from pipeline.shards.naming import MANIFEST_FILE, index_file, validate_split
 from pipeline.shards.schema import PASSED_ON, Schema

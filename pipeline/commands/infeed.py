@@ -9,16 +9,10 @@ import sys
 from collections.abc import Sequence
 
 from pipeline.checks import did_you_mean
-from pipeline.commands.program import (
-    ALL_COMMANDS,
-    COMMANDS,
-    Command,
-    ctrl_c_exits,
-    ends_when_not_read,
-    started_by_infeed,
-    version_of,
-)
+from pipeline.console.commands import ALL_COMMANDS, COMMANDS, Command, started_by_infeed
+from pipeline.console.interrupts import ctrl_c_exits, ends_when_not_read
 from pipeline.errors import OptionError
+from pipeline.packages import version_of
 
 _CONVERT = "convert"
 _END = """examples:

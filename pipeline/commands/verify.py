@@ -4,7 +4,7 @@ Exit code 0 if everything is intact, 1 if anything is damaged, 2 if there is not
 Works on a disk or gs://; needs neither TensorFlow nor Beam."""
 
 if __name__ == "__main__":
-    from pipeline.commands.program import ctrl_c_exits
+    from pipeline.console.interrupts import ctrl_c_exits
 
     ctrl_c_exits()  # before the imports: they take seconds
 
@@ -20,9 +20,10 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from pipeline.checks import did_you_mean
-from pipeline.commands.command import Console, Parser, byte_bar, exit_with, say
 from pipeline.commands.dataset_texts import occurring, outside
 from pipeline.commands.split_verifier import Cause, Problem, SplitVerifier, check_sidecars
+from pipeline.console.console import Console, byte_bar, say
+from pipeline.console.parser import Parser, exit_with
 from pipeline.errors import ManifestError, OptionError
 from pipeline.shards.frames import FRAME_BYTES
 from pipeline.shards.manifest import Manifest, SplitEntry, read_manifest

@@ -19,7 +19,7 @@ from beam_jobs import launch as progress_bars
 from beam_jobs.converter import ConversionJob, Source
 from beam_jobs.launch import _Bar, _update
 from beam_jobs.ledger import Receipt
-from pipeline.commands.command import Console
+from pipeline.console.console import Console
 from pipeline.errors import ConversionError
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.naming import plan_file, receipt_file

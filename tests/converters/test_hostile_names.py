@@ -16,7 +16,7 @@ from raw_data.images import make_image
 
 from converters import image_folder_to_gcs, imagenet_to_gcs, table_to_gcs, tfrecord_to_gcs
 from pipeline.commands import describe, verify
-from pipeline.commands.command import exit_with
+from pipeline.console.parser import exit_with
 from pipeline.shards.example import encode_example
 from pipeline.shards.frames import frame
 from pipeline.shards.schema import Feature, Schema

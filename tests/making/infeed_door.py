@@ -3,7 +3,8 @@
 import signal
 import sys
 
-from pipeline.commands import infeed, program
+from pipeline.commands import infeed
+from pipeline.console import commands
 
 __all__ = ["SCRIPT", "run_infeed"]
 
@@ -17,7 +18,7 @@ def run_infeed(monkeypatch, capsys, *arguments):
     with monkeypatch.context() as patch:
         patch.setattr(sys, "argv", ["infeed", *arguments])
         patch.setattr(sys, "path", [*sys.path])
-        patch.setattr(program, "_by_infeed", False)
+        patch.setattr(commands, "_by_infeed", False)
         patch.setenv("PYTHONSAFEPATH", "1")
         patch.setenv("COLUMNS", "80")
         before = signal.getsignal(signal.SIGINT)

@@ -10,7 +10,8 @@ import sys
 import pytest
 
 from pipeline import logs
-from pipeline.commands.command import Console, Parser, say
+from pipeline.console.console import Console, say
+from pipeline.console.parser import Parser
 from pipeline.logs import quiet_libraries
 
 

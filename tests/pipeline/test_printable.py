@@ -13,7 +13,7 @@ from rich.table import Table
 
 import pipeline
 from pipeline.commands import describe, verify
-from pipeline.commands.command import Console, say
+from pipeline.console.console import Console, say
 from pipeline.datasets import eval_dataset
 from pipeline.errors import ConversionError, InfeedError, StorageError, printable
 from pipeline.logs import logger

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.commands.program import version_of
 from pipeline.errors import CheckpointError, InfeedError, StorageError
+from pipeline.packages import version_of
 from pipeline.shards.typed_json import JsonFile, read_sealed
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, join

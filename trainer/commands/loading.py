@@ -23,7 +23,7 @@ from typing import Any, get_type_hints
 import tyro
 
 from pipeline.checks import did_you_mean, nearest
-from pipeline.commands.program import help_end, program
+from pipeline.console.commands import help_end, program
 from pipeline.errors import InfeedError, OptionError, keeps_all_frames
 from pipeline.user_code import described, source_lines
 from trainer.commands import RECIPES

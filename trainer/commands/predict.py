@@ -8,7 +8,7 @@ with exit code 1. A recipe that is not infeed's has to be given as --recipe: wha
 names may be anyone's code."""
 
 if __name__ == "__main__":
-    from pipeline.commands.program import ctrl_c_exits
+    from pipeline.console.interrupts import ctrl_c_exits
 
     ctrl_c_exits()  # before the imports: they take seconds
 
@@ -22,7 +22,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipeline.commands.command import Console, Parser, exit_with, say, table
+from pipeline.console.console import Console, say, table
+from pipeline.console.parser import Parser, exit_with
 from pipeline.errors import (
     EvaluationError,
     OptionError,

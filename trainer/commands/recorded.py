@@ -12,7 +12,7 @@ from dataclasses import asdict, fields, is_dataclass, replace
 from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any
 
-from pipeline.commands.program import program
+from pipeline.console.commands import program
 from pipeline.errors import CheckpointError, InfeedError, OptionError
 from pipeline.logs import logger
 from pipeline.user_code import ShortErrors

@@ -4,7 +4,7 @@ It only reads files, so it is safe while the training is running. WORKDIR may be
 Curves over steps, and comparisons of runs, are TensorBoard's. Needs neither JAX nor TensorFlow."""
 
 if __name__ == "__main__":
-    from pipeline.commands.program import ctrl_c_exits
+    from pipeline.console.interrupts import ctrl_c_exits
 
     ctrl_c_exits()  # before the imports: they take seconds
 
@@ -18,8 +18,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pipeline.commands.command import Console, Parser, exit_with, say
-from pipeline.commands.program import program
+from pipeline.console.commands import program
+from pipeline.console.console import Console, say
+from pipeline.console.parser import Parser, exit_with
 from pipeline.errors import CheckpointError, OptionError
 from pipeline.shards.typed_json import JsonFile
 from pipeline.sizes import format_number, format_seconds, format_share

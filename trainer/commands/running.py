@@ -10,9 +10,9 @@ from typing import Any
 
 import jax
 
-from pipeline.commands.command import Console, say, table
-from pipeline.commands.program import program
 from pipeline.commands.shown_records import show_records
+from pipeline.console.commands import program
+from pipeline.console.console import Console, say, table
 from pipeline.pages.page import write_page
 from pipeline.sizes import format_bytes
 from pipeline.storage.schemes import open_storage

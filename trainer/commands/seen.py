@@ -5,7 +5,7 @@ per step, and a step after any number of restarts has its records. WORKDIR may b
 gs://. Needs neither JAX nor TensorFlow."""
 
 if __name__ == "__main__":
-    from pipeline.commands.program import ctrl_c_exits
+    from pipeline.console.interrupts import ctrl_c_exits
 
     ctrl_c_exits()  # before the imports: they take seconds
 
@@ -16,7 +16,8 @@ from rich.progress import track
 from rich.table import Table
 
 from pipeline import logs
-from pipeline.commands.command import Console, Parser, exit_with, say, table
+from pipeline.console.console import Console, say, table
+from pipeline.console.parser import Parser, exit_with
 from pipeline.errors import OptionError
 from pipeline.sizes import counted
 from pipeline.storage.storage import join

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
-from pipeline.commands.program import EXIT_INTERRUPTED, on_ctrl_c
+from pipeline.console.interrupts import EXIT_INTERRUPTED, on_ctrl_c
 from pipeline.errors import ShortInNotebooks
 
 EXIT_USER_ERROR = 2  # any InfeedError

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from pipeline.commands.program import program
+from pipeline.console.commands import program
 from pipeline.errors import InfeedError, InputError, NanError
 from pipeline.logs import logger
 from pipeline.sizes import counted

@@ -17,7 +17,7 @@ from rich.file_proxy import FileProxy
 from rich.progress import Progress, TextColumn
 from rich.table import Column
 
-from pipeline.commands.command import Console
+from pipeline.console.console import Console
 from pipeline.logs import logger
 from pipeline.sizes import format_number
 

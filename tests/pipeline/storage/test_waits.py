@@ -16,7 +16,7 @@ BUCKET = "gs://a-bucket/data"
 HANGING = """
 import threading
 from pipeline.storage.storage import in_parallel
-from pipeline.commands.command import exit_with
+from pipeline.console.parser import exit_with
 
 def hang(_):
     print("hangs", flush=True)

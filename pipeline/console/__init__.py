@@ -1,0 +1,1 @@
+"""What all commands share: how they are started, what they print, and how they end."""

@@ -1,0 +1,80 @@
+"""What commands print with, so that control characters in raw data never reach a terminal."""
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import rich.console
+from rich.console import ConsoleOptions, RenderableType
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.segment import Segment
+from rich.table import Column, Table
+from rich.text import Text
+
+from pipeline.errors import printable
+
+
+class Console(rich.console.Console):
+    """rich's, but escapes all control characters except its own codes and newlines."""
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether lines can be redrawn. A notebook's ! and %% repeat them, although they set
+        FORCE_COLOR, and ! has a pseudo-terminal. Its kernel, and what the kernel starts, have
+        JPY_PARENT_PID."""
+        return super().is_terminal and self.file.isatty() and "JPY_PARENT_PID" not in os.environ
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Like rich's."""
+        for segment in super().render(renderable, options):
+            lines = map(printable, segment.text.split("\n"))
+            yield segment if segment.control else segment._replace(text="\n".join(lines))
+
+    def on_broken_pipe(self) -> None:
+        """Raises BrokenPipeError, for `ends_when_not_read`. rich exits with 1, which has other
+        meanings here."""
+        raise BrokenPipeError
+
+
+def byte_bar(console: rich.console.Console) -> Progress:
+    """A progress bar of bytes below the output; only on a terminal."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+def say(console: rich.console.Console, line: str) -> None:
+    """Prints exactly one line, without markup or wrapping, whatever the text contains."""
+    console.print(printable(line), markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+
+def table(
+    columns: Iterable[str], rows: Iterable[Iterable[object]], title: str = "", **style: Any
+) -> Table:
+    """A table of plain text, as data must not act as markup or as terminal control codes. Texts
+    that are too long fold.
+
+    style: of rich's Table."""
+    headers = (Column(Text(name), overflow="fold") for name in columns)
+    grid = Table(*headers, title=Text(title) if title else None, title_justify="left", **style)
+    for row in rows:
+        grid.add_row(
+            *(Text(printable(f"{cell:,}" if type(cell) is int else str(cell))) for cell in row)
+        )
+    return grid
