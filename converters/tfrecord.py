@@ -22,7 +22,6 @@ from beam_jobs.converter import Converted, Reject, Source
 from beam_jobs.references import Reference, References, column
 from beam_jobs.scratch import Scratch, read_compressed
 from converters.raw.files import chosen, open_raw_data, readable
-from pipeline.commands.index_builder import payload_problem
 from pipeline.errors import OptionError, RawDataError
 from pipeline.shards.frames import (
     FOOTER_BYTES,
@@ -47,6 +46,7 @@ from pipeline.sources.named_splits import (
     tfds_files,
     tfds_labels,
 )
+from pipeline.sources.record_checks import payload_problem
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Stat, Storage, in_parallel, join
 

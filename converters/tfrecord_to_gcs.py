@@ -19,8 +19,8 @@ from beam_jobs.launch import exit_with
 from converters.command_line import chosen_splits, conversion_parser, parsed, run, scratch_of
 from converters.tfrecord import CHECKS, find_raw
 from pipeline.checks import did_you_mean
-from pipeline.commands.schema_options import add_schema_options, check_label_options
 from pipeline.console.console import Console, say
+from pipeline.console.schema_options import add_schema_options, check_label_options
 from pipeline.errors import OptionError
 from pipeline.shards.schema import Schema
 from pipeline.sources.merged_schemas import read_labels

@@ -12,11 +12,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Literal
 
 import numpy as np
 
-from pipeline.errors import OptionError
+from pipeline.errors import InfeedError, OptionError
 from pipeline.shards.typed_json import Count, JsonFile, Number, read_sealed, sealed_line
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
@@ -52,6 +54,7 @@ Packing = Literal["documents", "concat"]
 _MEND = "Copy it again, or convert the texts again."
 ASCII_ALPHABET = "\t\n" + "".join(map(chr, range(0x20, 0x7F)))
 _END, _START, _UNKNOWN = 1, 2, 3  # 0 is padding
+_BETWEEN_SEGMENTS = " ┊ "
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,19 @@ class TextInfo:
     sequence_length: int
     packing: Packing
     held_out: tuple[float, float] | None = None
+
+    def text_of(self, values: Mapping[str, Sequence[Any]]) -> str:
+        """The text of a row with these values, with a mark between segments; or why it cannot be
+        decoded."""
+        placed = zip(values["segment_ids"], values["tokens"], strict=True)
+        try:
+            texts = []
+            for number, segment in groupby(placed, itemgetter(0)):
+                if number:  # 0 is padding
+                    texts.append(self.tokenizer.decode([token for _, token in segment]))
+        except InfeedError as e:
+            return f"({e})"
+        return _BETWEEN_SEGMENTS.join(texts)
 
     def fields(self) -> dict[str, Any]:
         """The content of text.json, as plain JSON types."""

@@ -16,7 +16,7 @@ from converters import digits_raw, text_to_gcs
 from pipeline.commands import index, verify
 from pipeline.commands.verify import write_dali_index
 from pipeline.errors import ConversionError, InfeedError, ManifestError, OptionError
-from pipeline.pages.page import Page, check_page, write_page
+from pipeline.pages.page import check_page, page_html, write_page
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.split_index import load_index
 from pipeline.storage.schemes import open_storage
@@ -232,7 +232,9 @@ def test_a_page_replaces_only_a_page(place, request, tmp_path):
     ):
         check_page(path)
     open_storage(path).delete(path)
-    write_page(path, Page("A title", "A lead."))
+    template = tmp_path / "template.html"
+    template.write_text('{% extends "page.html" %}')
+    write_page(path, page_html(template, {"title": "A title", "lead": "A lead.", "made_by": ""}))
     check_page(path)
 
 

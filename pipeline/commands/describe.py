@@ -22,29 +22,31 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.commands import dataset_facts as facts
-from pipeline.commands.dataset_page import dataset_page
-from pipeline.commands.dataset_splits import split_facts
-from pipeline.commands.dataset_texts import (
+from pipeline.commands import record_facts as facts
+from pipeline.commands.dataset_facts import (
+    FEATURES,
+    SPLITS,
     TOTALS,
+    feature_rows,
     find_text_info,
     label_rows,
-    label_text,
     occurring,
     outside,
-    row_text,
-    shortened,
+    shard_sizes,
+    split_rows,
     text_totals,
 )
-from pipeline.commands.index_builder import labels_of
+from pipeline.commands.dataset_page import dataset_page
+from pipeline.commands.split_facts import split_facts
 from pipeline.console.commands import program
 from pipeline.console.console import Console, say, table
 from pipeline.console.parser import Parser, exit_with
 from pipeline.errors import OptionError, StorageError
 from pipeline.orders.defaults import Sizes, plan_records, training_bytes
 from pipeline.orders.order import MAX_RECORDS
-from pipeline.pages.figures import UNREADABLE
 from pipeline.pages.page import check_page, write_page
+from pipeline.pages.shown_records import label_text, shortened
+from pipeline.raw.jpeg import UNREADABLE
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import Manifest, read_manifest
 from pipeline.shards.schema import COLUMNS, Feature, Labels, read_statistics
@@ -135,8 +137,8 @@ def print_description(manifest: Manifest, text: TextInfo | None, samples: int, e
         f"{manifest.name}, schema {manifest.schema.name!r}, written by "
         f"{manifest.writer or 'an unknown program'}"
     )
-    console.print(table(facts.FEATURES, facts.feature_rows(manifest), title))
-    console.print(table(facts.SPLITS, facts.split_rows(manifest), "Splits"))
+    console.print(table(FEATURES, feature_rows(manifest), title))
+    console.print(table(SPLITS, split_rows(manifest), "Splits"))
     if text:
         title = (
             f"Text: tokenizer {text.tokenizer.name}, rows of {text.sequence_length:,} tokens, "
@@ -155,7 +157,7 @@ def print_description(manifest: Manifest, text: TextInfo | None, samples: int, e
             f"{split}: fingerprint {entry.fingerprint}, plan {entry.plan_digest}, seed "
             f"{entry.seed}",
         )
-        console.print(_bars(f"{split}: shards by size", facts.shard_sizes(entry), "shards"))
+        console.print(_bars(f"{split}: shards by size", shard_sizes(entry), "shards"))
         if entry.num_records:
             reader = IndexedRecords(manifest, split, open_storage(manifest.directory))
             if entry.num_records <= MAX_RECORDS:
@@ -254,11 +256,11 @@ def _record_table(reader: IndexedRecords, number: int, info: TextInfo | None) ->
         text += f", ... ({len(items)} values)" if len(items) > 4 else ""
         if manifest.labels and key == manifest.labels.key:
             text = ", ".join(
-                label_text(manifest.labels, label) for label in labels_of(manifest.labels, values)
+                label_text(manifest.labels, label) for label in manifest.labels.of(values)
             )
         rows.append((key, text))
     if info:
-        rows.append(("(text)", shortened(row_text(info, values), _MAX_ROW_TEXT)))
+        rows.append(("(text)", shortened(info.text_of(values), _MAX_ROW_TEXT)))
     return table(
         ("feature", "value"),
         rows,

@@ -15,9 +15,9 @@ import functools
 from collections.abc import Mapping, Sequence
 
 from pipeline.commands.index_builder import IndexBuilder, IndexedSplit
-from pipeline.commands.schema_options import add_schema_options, check_label_options
 from pipeline.console.console import Console, byte_bar, say
 from pipeline.console.parser import Parser, exit_with
+from pipeline.console.schema_options import add_schema_options, check_label_options
 from pipeline.errors import ConversionError, EmptySplitError, OptionError
 from pipeline.packages import version_of
 from pipeline.shards.manifest import INDEX_WRITER, Manifest, find_manifest, update_manifest

@@ -2,106 +2,28 @@
 pipeline.commands.index publishes it.
 
 Memory: a few MB and a record per thread, and 8 bytes per record, 32 while the index is encoded.
+Needs no TensorFlow."""
 
-Checks of a record's contents, which verify, index, describe and converters share: does it match the
-schema, what are its labels, does its image decode? Needs no TensorFlow."""
-
-import io
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import google_crc32c
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
-from pipeline.errors import Reject, SchemaError, StorageError
-from pipeline.pages.figures import UNREADABLE
-from pipeline.raw.jpeg import decode_image, decode_jpeg
-from pipeline.shards.example_decoding import Layout, example_layout
+from pipeline.errors import StorageError
 from pipeline.shards.frames import MAX_INDEXED_BYTES, crc32c, read_frames
 from pipeline.shards.manifest import ShardEntry, SplitEntry
 from pipeline.shards.naming import add_digests, hex_digest, key_digest, record_key
-from pipeline.shards.schema import Labels, Schema
+from pipeline.shards.schema import Schema
 from pipeline.shards.split_index import encode_index
 from pipeline.sources.merged_schemas import SchemaGuess, merged_schema
+from pipeline.sources.record_checks import payload_problem
 from pipeline.storage.storage import Listing, Stat, Storage, files_at_once, join, pieces_of
 
-_JPEG_MAGIC = b"\xff\xd8"
-Values = Mapping[str, Sequence[Any]]
 PIECE_BYTES = 4 * 1024**2
-
-
-def schema_problems(schema: Schema, layout: Layout) -> Iterator[str]:
-    """Features that are missing or unknown, or whose dtype or number of values differs from the
-    schema."""
-    for key in sorted(layout.keys() - schema.features.keys()):
-        yield f"{key!r} is not in schema {schema.name!r}"
-    for key, feature in schema.features.items():
-        entry = layout.get(key)
-        num_values = feature.num_values
-        if entry is None:
-            if not feature.optional:
-                yield f"{key!r} is missing; schema {schema.name!r} has it in every record"
-        elif entry.dtype != feature.dtype:
-            yield f"{key!r} is of {entry.dtype}; its dtype is {feature.dtype}"
-        elif num_values is not None and entry.num_values != num_values:
-            yield (
-                f"{key!r} has {entry.num_values} values; its shape {list(feature.shape)} holds "
-                f"{num_values}"
-            )
-
-
-def payload_problem(schema: Schema, payload: bytes) -> str:
-    """Why a payload is not a record of the schema; "" if it is, as every payload is of an opaque
-    one."""
-    try:
-        return "" if schema.opaque else "; ".join(schema_problems(schema, example_layout(payload)))
-    except SchemaError as e:
-        return str(e).rstrip(".")
-
-
-def labels_of(labels: Labels | None, values: Values) -> list[int]:
-    """The record's labels: any number of them."""
-    labels_in_record = values.get(labels.key, ()) if labels else ()
-    return [label for label in labels_in_record if isinstance(label, int)]
-
-
-def label_problems(labels: Labels | None, values: Values) -> Iterator[str]:
-    """Labels outside the range of known classes."""
-    for label in labels_of(labels, values):
-        assert labels
-        if labels.name_of(label) is None:
-            yield (
-                f"label {label} in {labels.key!r} is outside "
-                f"{labels.base}..{labels.base + len(labels.names) - 1}"
-            )
-
-
-def image_problem(data: bytes) -> str:
-    """Decodes every pixel of an image file (~1 ms for a 500x375 JPEG). Returns the problem, or
-    ""."""
-    try:
-        if data.startswith(_JPEG_MAGIC):
-            decode_jpeg(data)
-            return ""
-        with Image.open(io.BytesIO(data)) as image:
-            if image.format == "EPS":
-                return "an EPS file, which Pillow would decode with Ghostscript: not read"
-            image.verify()  # a PNG's checksums: the pixels of a truncated file may be complete
-        decode_image(data)
-    except Reject as e:
-        return str(e)
-    except UnidentifiedImageError:
-        return (
-            f"not an image that Pillow recognizes: it starts with {data[:4].hex(' ') or 'nothing'}"
-        )
-    except UNREADABLE as e:
-        return f"truncated or damaged image: {str(e)[:200]}"
-    return ""
 
 
 @dataclass

@@ -12,13 +12,7 @@ from typing import Literal, NamedTuple
 import google_crc32c
 import numpy as np
 
-from pipeline.commands.dataset_texts import text_problem
-from pipeline.commands.index_builder import (
-    image_problem,
-    label_problems,
-    labels_of,
-    schema_problems,
-)
+from pipeline.commands.dataset_facts import text_problem
 from pipeline.errors import SchemaError, ShardError, StorageError
 from pipeline.shards import sidecars
 from pipeline.shards.example_decoding import decode_example, example_layout
@@ -36,6 +30,7 @@ from pipeline.shards.schema import PASSED_ON
 from pipeline.shards.split_index import SplitIndex, load_index
 from pipeline.sources.indexed_records import key_of
 from pipeline.sources.named_splits import tfds_leaves
+from pipeline.sources.record_checks import image_problem, label_problems, schema_problems
 from pipeline.storage.storage import Listing, Stat, Storage, files_at_once, join, pieces_of
 from pipeline.tokenizers import TEXT_FILE
 
@@ -225,8 +220,9 @@ class SplitVerifier(_Findings):
             yield str(e).rstrip(".")
             return
         yield from schema_problems(schema, layout)
-        yield from label_problems(labels, values)
-        findings.labels.update(labels_of(labels, values))
+        if labels:
+            yield from label_problems(labels, values)
+            findings.labels.update(labels.of(values))
         for name in self.entry.totals:
             findings.totals[name] += sum(
                 number for number in values.get(name, ()) if isinstance(number, int)

@@ -20,7 +20,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from pipeline.checks import did_you_mean
-from pipeline.commands.dataset_texts import occurring, outside
+from pipeline.commands.dataset_facts import occurring, outside
 from pipeline.commands.split_verifier import Cause, Problem, SplitVerifier, check_sidecars
 from pipeline.console.console import Console, byte_bar, say
 from pipeline.console.parser import Parser, exit_with

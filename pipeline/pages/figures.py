@@ -3,13 +3,13 @@
 import base64
 import io
 import itertools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 
-from pipeline.pages.page import Histogram, Picture
+from pipeline.raw.jpeg import UNREADABLE
 from pipeline.sizes import counted, format_bytes, format_number
 
 BINS = 40
@@ -18,38 +18,49 @@ SMALL = 64  # an image below this size is enlarged, each pixel as a square
 QUALITY = 80
 LEAST_SIDE = 4  # pixels; a smaller array is probably not an image
 CHANNELS = (1, 3)
-UNREADABLE = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    EOFError,
-    RuntimeError,
-    Image.DecompressionBombError,
-)
-"""What Pillow raises for bytes that are not an image, or a damaged one; RuntimeError for AVIF and
-DDS."""
 
 
-def histogram(title: str, values: np.ndarray, unit: str, *, note: str = "") -> Histogram:
+class Picture(NamedTuple):
+    """An image of `width` x `height` CSS pixels. source: a data: URI, see thumbnails. alt: what it
+    shows, in words."""
+
+    source: str
+    alt: str
+    width: int
+    height: int
+    pixelated: bool
+
+
+class Histogram(NamedTuple):
+    """How many numbers are in each bin: (its range, their number). low, high: of all numbers.
+    summary: how many they are, and their median."""
+
+    bins: Sequence[tuple[str, int]]
+    low: str
+    high: str
+    summary: str
+
+
+def histogram(values: np.ndarray, unit: str = "", note: str = "") -> Histogram:
     """How many of the numbers are in each of at most 40 bins; non-finite ones are left out, which
-    its note states.
+    its summary states.
 
-    unit: what they are numbers of; bytes are shown as sizes."""
-    values = np.asarray(values, np.float64).ravel()
-    finite = values[np.isfinite(values)]
-    shown, after = (format_bytes, "") if unit == "bytes" else (format_number, f" {unit}".rstrip())
-    if bad := len(values) - len(finite):
-        values_are = "values are" if bad != 1 else "value is"
-        note = f"{note} {bad:,} {values_are} not finite and not shown.".strip()
+    unit: what they are numbers of; bytes are shown as sizes. note: more of the summary."""
+    finite = values[np.isfinite(values)].astype(np.float64)
+    note = f"{note} {not_finite(len(values) - len(finite))}".strip()
     if not len(finite):
-        return Histogram([], "", "", title=title, note=note or "No values.")
+        return Histogram([], "", "", note or "No values.")
+    shown, after = (format_bytes, "") if unit == "bytes" else (format_number, f" {unit}".rstrip())
     counts, edges = np.histogram(finite, _bins(finite))
-    low, middle, high = np.percentile(finite, [0, 50, 100])
-    summary = f"{counted(len(finite), 'value')}, median {shown(middle)}{after}. {note}".strip()
-    rows = list(zip(_names(edges, shown), counts.tolist(), strict=True))
-    return Histogram(
-        rows, f"{shown(low)}{after}", f"{shown(high)}{after}", title=title, note=summary
-    )
+    low, middle, high = (f"{shown(each)}{after}" for each in np.percentile(finite, [0, 50, 100]))
+    summary = f"{counted(len(finite), 'value')}, median {middle}. {note}".strip()
+    return Histogram([*zip(_names(edges, shown), counts.tolist(), strict=True)], low, high, summary)
+
+
+def not_finite(count: int) -> str:
+    """How many values a histogram leaves out, in a sentence; "" if none."""
+    values_are = "values are" if count != 1 else "value is"
+    return f"{count:,} {values_are} not finite and not shown." if count else ""
 
 
 def _bins(finite: np.ndarray) -> Any:

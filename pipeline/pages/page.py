@@ -1,177 +1,46 @@
-"""What a page consists of, and the template that turns it into one HTML file.
+"""Pages: an HTML file each, which a template draws from facts.
 
-The file needs neither a network nor scripts: its style and pictures are inside, and it asks
-browsers to load nothing else. Every text is escaped. Commands build a Page from these blocks; none
-writes HTML of its own."""
+A template extends page.html, which has the style, and draws with the macros of blocks.html. The
+file needs neither a network nor scripts: its style and pictures are inside, and it asks browsers to
+load nothing else. Every value is escaped, and written as people read it."""
 
 import tempfile
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
-from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import OptionError, StorageError, how_to_install, printable
-from pipeline.sizes import MB, format_bytes, format_number, format_share
+from pipeline.sizes import MB, counted, format_bytes, format_number, format_seconds, format_share
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, write_file
 
 if TYPE_CHECKING:
-    from jinja2 import Template
+    from jinja2 import Environment
 
 MOST_BYTES = 5 * MB
 """A page that is larger opens slowly and is hard to send; commands show fewer pictures instead."""
 _HEAD = b"content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">"  # of page.html
 
 
-@dataclass(frozen=True)
-class Picture:
-    """An image of `width` x `height` CSS pixels. source: a data: URI, see thumbnails. alt: what it
-    shows, in words."""
-
-    source: str
-    alt: str
-    width: int
-    height: int
-    pixelated: bool = False
-
-
 class Share(float):
     """A number that is shown in percent."""
 
 
-Cell = str | int | float | None
-"""A cell of a table. Numbers are formatted and aligned; None is an empty cell."""
+def page_html(template: Path, facts: dict[str, Any]) -> str:
+    """The page that the template draws from these facts, by name.
+
+    Of the facts, page.html takes `title`, `lead` (a sentence below it) and `made_by` (a command, or
+    ""). Raises OptionError, with the command that installs it, if jinja2 is missing."""
+    return _environment().from_string(template.read_text("utf-8")).render(facts)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Titled:
-    """The fields of all blocks: a title above them and a note below."""
-
-    title: str = ""
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Table(_Titled):
-    """Rows of cells below named columns."""
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-
-    @property
-    def numeric(self) -> list[bool]:
-        """Whether a column has numbers; empty cells are ignored."""
-        columns = map(self._cells, range(len(self.columns)))
-        return [bool(cells) and all(map(_is_number, cells)) for cells in columns]
-
-    def without_empty_columns(self) -> "Table":
-        """The table without the columns in which every cell is empty."""
-        filled = [bool({*self._cells(at)} - {""}) for at in range(len(self.columns))]
-        rows = [list(compress(row, filled)) for row in self.rows]
-        return replace(self, columns=list(compress(self.columns, filled)), rows=rows)
-
-    def _cells(self, at: int) -> list[Cell]:
-        """The cells of a column, without None."""
-        return [row[at] for row in self.rows if row[at] is not None]
-
-
-@dataclass(frozen=True)
-class Bars(_Titled):
-    """A horizontal bar for each named count. The title says what is counted."""
-
-    rows: Sequence[tuple[str, int]]
-
-    @property
-    def most(self) -> int:
-        """The largest count, at least 1."""
-        return max([1, *(count for _, count in self.rows)])
-
-
-@dataclass(frozen=True)
-class Matrix(_Titled):
-    """Counts by row and column, shaded by their share of the row; the diagonal is shaded in another
-    color."""
-
-    names: Sequence[str]
-    counts: Sequence[Sequence[int]]
-    row_title: str
-    column_title: str
-
-
-@dataclass(frozen=True)
-class Histogram(Bars):
-    """An upright bar for each bin, (range, count), next to each other. low, high: of all values."""
-
-    low: str
-    high: str
-
-
-@dataclass(frozen=True)
-class Figures(_Titled):
-    """The few results that a page is read for, large: (value, what it is, a remark)."""
-
-    items: Sequence[tuple[str, str, str]]
-
-
-@dataclass(frozen=True)
-class Pictures(_Titled):
-    """A grid of pictures, or of several above each other, with lines of text below them. The first
-    twelve are open."""
-
-    items: Sequence[tuple[Picture | Sequence[Picture], Sequence[str]]]
-
-
-@dataclass(frozen=True)
-class Code(_Titled):
-    """Preformatted text, such as a command."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Note(_Titled):
-    """A paragraph."""
-
-    text: str
-    warning: bool = False
-
-
-Block = Figures | Table | Bars | Matrix | Pictures | Code | Note
-
-
-@dataclass(frozen=True)
-class Section:
-    """Blocks below a heading, if it has one. folded: whether readers have to open it."""
-
-    title: str
-    blocks: Sequence[Block]
-    folded: bool = False
-
-
-@dataclass(frozen=True)
-class Page:
-    """A title, a sentence about it, and sections. made_by: the command that wrote the page."""
-
-    title: str
-    lead: str
-    sections: Sequence[Section] = field(default_factory=tuple)
-    made_by: str = ""
-
-    def html(self) -> str:
-        """The file's text. Raises OptionError, with the command that installs it, if jinja2 is
-        missing."""
-        sections = [section for section in self.sections if section.blocks]
-        return _template().render(page=self, sections=sections)
-
-
-def write_page(path: str, page: Page) -> int:
+def write_page(path: str, html: str) -> int:
     """Writes the page to a path on a disk or gs:// and returns its size in bytes.
 
     The file appears complete or not at all. Raises StorageError."""
-    data = page.html().encode("utf-8", "backslashreplace")
+    data = html.encode("utf-8", "backslashreplace")
     if len(data) > MOST_BYTES:
         raise StorageError(
             f"{path} would have {format_bytes(len(data))}, more than {format_bytes(MOST_BYTES)}."
@@ -217,37 +86,45 @@ def _check_replaceable(storage: Storage, path: str) -> None:
         )
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)
-
-
-def _number(value: float) -> str:
-    return format_share(value) if isinstance(value, Share) else format_number(value)
-
-
-def _pictures(pictures: Picture | Sequence[Picture]) -> Sequence[Picture]:
-    return [pictures] if isinstance(pictures, Picture) else pictures
-
-
-def _lines(texts: Iterable[str]) -> list[str]:
-    return [printable(text) for text in texts if text]
-
-
 @cache
-def _template() -> "Template":
+def _environment() -> "Environment":
     try:
-        from jinja2 import Environment, StrictUndefined
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
     except ModuleNotFoundError as e:
         raise OptionError(f"pages need {e.name}. Install it: {how_to_install('pages')}.") from e
+
+    def written(value: Any) -> Any:
+        """What a template prints: numbers as people write them, texts without control characters,
+        which jinja2 then escapes."""
+        if isinstance(value, int | float):
+            return format_share(value) if isinstance(value, Share) else format_number(value)
+        return printable(value) if type(value) is str else value
+
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=written,
+        loader=FileSystemLoader(Path(__file__).parent),
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters |= {
-        "shown": printable,
-        "number": _number,
-        "lines": _lines,
-        "pictures": _pictures,
-        "kind": lambda block: type(block).__name__.lower(),  # the macro that draws it
+        "bytes": format_bytes,
+        "columns": _columns,
+        "counted": counted,
+        "number": format_number,
+        "seconds": format_seconds,
     }
-    environment.tests["number"] = _is_number
-    return environment.from_string(Path(__file__).with_name("page.html").read_text("utf-8"))
+    return environment
+
+
+def _columns(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> list[dict[str, Any]]:
+    """The columns of a table that have any cell besides "" and None, and whether all of their cells
+    are numbers."""
+    columns = []
+    for at, name in enumerate(names):
+        cells = [row[at] for row in rows if row[at] is not None]
+        if any(cell != "" for cell in cells):
+            numeric = all(isinstance(cell, int | float) for cell in cells)
+            columns.append({"name": name, "at": at, "numeric": numeric})
+    return columns

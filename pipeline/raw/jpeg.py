@@ -38,6 +38,17 @@ _NO_JPEGTRAN = (
     "conversion runs. Install it, or leave the option out. Trying it gave: {}"
 )
 
+UNREADABLE = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    RuntimeError,  # of AVIF and DDS
+    struct.error,
+    Image.DecompressionBombError,
+)
+"""What Pillow raises for bytes that are not an image, or a damaged one."""
+
 
 @dataclass(frozen=True)
 class Jpeg:
@@ -279,13 +290,6 @@ def decode_image(data: bytes, formats: tuple[str, ...] | None = None) -> Image.I
     # its text contains a memory address, and the ledger of every run must be the same
     except UnidentifiedImageError:
         raise Reject("truncated or damaged image: its header cannot be read") from None
-    except (
-        OSError,
-        SyntaxError,
-        ValueError,
-        RuntimeError,  # of AVIF
-        struct.error,
-        Image.DecompressionBombError,
-    ) as e:
+    except UNREADABLE as e:
         raise Reject(f"truncated or damaged image: {str(e)[:200]}") from None
     return image

@@ -7,7 +7,7 @@ conversion writes them, `describe` shows them, and recipes normalize by them."""
 import codecs
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, Literal, get_args
@@ -191,6 +191,10 @@ class Labels:
         """The name of a label; None for a label outside the range."""
         place = label - self.base
         return self.names[place] if 0 <= place < self.count else None
+
+    def of(self, values: Mapping[str, Sequence[Any]]) -> list[int]:
+        """The labels of a record with these values, any number of them."""
+        return [label for label in values.get(self.key, ()) if isinstance(label, int)]
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,22 @@ from odd_names import MARKUP, dataset_with_markup, text_with_markup
 from PIL import Image
 
 from pipeline.commands import describe
-from pipeline.commands.shown_records import show_records
 from pipeline.pages.figures import thumbnail_of_array
-from pipeline.pages.page import Page, Pictures, Section, Table, write_page
+from pipeline.pages.page import page_html, write_page
+from pipeline.pages.shown_records import show_records
 from pipeline.shards.schema import Labels
 from pipeline.sources.open_dataset import open_dataset
-from trainer.commands.evaluation_page import About, evaluation_page
+from trainer.commands.evaluation_page import evaluation_page
 from trainer.results import EvalResult, EvaluatedRecords
 
 NAMES = Labels("label", 0, (MARKUP, "plain"))
+WIDE = """
+{% extends "page.html" %}
+{% from "blocks.html" import pictures, section, table %}
+{% block main %}
+{% call section("wide") %}{{ pictures([([picture], [])]) }}{{ table(names, [cells]) }}{% endcall %}
+{% endblock %}
+"""
 
 pytestmark = pytest.mark.skipif(
     find_browser() is None and "CI" not in os.environ, reason="needs chromium; CI fails without it"
@@ -45,10 +52,17 @@ def evaluation(directory, data):
         np.arange(8), rng.exponential(size=8).astype(np.float32), predictions
     )
     result = EvalResult(3, {MARKUP: 0.5, "loss": 0.25}, 8, 8, 0, 8, 7, 7, 1.0)
-    about = About(
-        MARKUP, {"data": MARKUP}, NAMES, NAMES, lambda ids: show_records(records, ids), MARKUP
+    page = evaluation_page(
+        result,
+        evaluated,
+        MARKUP,
+        {"data": MARKUP},
+        class_names=NAMES,
+        label_names=NAMES,
+        show=lambda ids: show_records(records, ids),
+        made_by=MARKUP,
     )
-    write_page(f"{directory}/page.html", evaluation_page(result, evaluated, about))
+    write_page(f"{directory}/page.html", page)
 
 
 PAGES = {"dataset": dataset, "text": text, "evaluation": evaluation}
@@ -105,11 +119,12 @@ def test_a_white_picture_has_an_edge_and_a_wide_table_shows_that_it_scrolls(brow
         "train",
         "train-00004-of-00006",
     ]
-    keys = Table(("row", "index", "epoch", "label", "key", "split", "shard"), [cells])
-    write_page(
-        f"{tmp_path}/page.html",
-        Page("wide", "", [Section("wide", [Pictures([(picture, [])]), keys])]),
-    )
+    names = ("row", "index", "epoch", "label", "key", "split", "shard")
+    template = tmp_path / "wide.html"
+    template.write_text(WIDE)
+    facts = {"title": "wide", "lead": "", "made_by": ""}
+    page = page_html(template, {**facts, "picture": picture, "names": names, "cells": cells})
+    write_page(f"{tmp_path}/page.html", page)
     for dark in (False, True):
         browser.show(tmp_path / "page.html", 390, dark)
         grid, row, white = (

@@ -1,52 +1,31 @@
 """The page of an evaluation: metrics with their proof, the worst mistakes, classes and their
-confusions, losses."""
+confusions, losses. evaluation_page.html draws it."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from pipeline.commands.dataset_texts import MOST_NAME, shortened
-from pipeline.commands.shown_records import ShownRecord
 from pipeline.pages.figures import histogram
-from pipeline.pages.page import (
-    Block,
-    Cell,
-    Figures,
-    Matrix,
-    Note,
-    Page,
-    Pictures,
-    Section,
-    Share,
-    Table,
-)
+from pipeline.pages.page import Share, page_html
+from pipeline.pages.shown_records import MOST_NAME, ShownRecord, shortened
 from pipeline.shards.schema import Labels
-from pipeline.sizes import counted, format_number, format_seconds, format_share
-from trainer.commands.report import metric_text
+from pipeline.sizes import format_number, format_share
 from trainer.results import EvalResult, EvaluatedRecords
 
+TEMPLATE = Path(__file__).with_suffix(".html")
 SHOWN, MOST_METRICS = 24, 100
 OF_CLASSES = ("class", "label")
 OF_RECORDS = ("text", "where")
-FIRST = "Those with the largest losses first."
-Fact = str | int | float
-NO_CLASSES = (
-    "This page has no table of classes: it needs the predictions 'class' and 'label', each one "
-    "integer per record."
-)
 MATRIX_CLASSES, TABLE_CLASSES, PAIRS = 25, 1_000, 20
-OTHERS_NOTE = (
-    "The {} of {} classes with the most mistakes, and all others together. Records whose label and "
-    "prediction are both among the others are left out."
-)
-TABLE_NOTE = (
-    "Recall: share of the class's records that were predicted as such. Precision: share of the "
-    "records predicted as the class that belong to it. F1: their harmonic mean, lowest first. A "
-    "cell is empty if the class has no records, or was never predicted."
-)
+Fact = str | int | float
+Row = tuple[object, ...]
+Show = Callable[[Sequence[int]], Sequence[ShownRecord]]
+"""The records with some numbers."""
 
 
 @dataclass(frozen=True)
@@ -76,59 +55,49 @@ class Classes:
         columns = (self.label, self.predicted, self.label[~self.wrong])
         return [np.bincount(places, minlength=len(self.names)) for places in columns]
 
-    def matrix(self) -> Matrix:
-        """The confusion matrix, of the classes with the most mistakes if they are many."""
+    def matrix(self) -> tuple[list[str], list[list[int]]]:
+        """The names and counts of the confusion matrix: records by label and prediction. If the
+        classes are many, of those with the most mistakes, and of all others together."""
         of_label, of_predicted, hits = self.counts
         mistakes = of_label + of_predicted - 2 * hits
         classes = np.sort(np.argsort(-mistakes, kind="stable")[:MATRIX_CLASSES])
         names = [self.names[place] for place in classes.tolist()]
-        note = ""
-        if len(self.names) > MATRIX_CLASSES:
-            note = OTHERS_NOTE.format(MATRIX_CLASSES, f"{len(self.names):,}")
+        if others := len(self.names) > MATRIX_CLASSES:
             names.append("others")
         # The row of each class, and its column; all others share the last ones.
         place = np.full(len(self.names), len(classes))
         place[classes] = np.arange(len(classes))
         counts = np.zeros((len(names), len(names)), np.int64)
         np.add.at(counts, (place[self.label], place[self.predicted]), 1)
-        if note:
+        if others:
             counts[-1, -1] = 0  # right or wrong
-        return Matrix(names, counts.tolist(), "label", "prediction", note=note)
+        return names, counts.tolist()
 
-    def table(self) -> Table:
-        """Recall, precision, F1 and mean loss of each class."""
+    def table(self) -> list[Row]:
+        """Name, records, recall, precision, F1 and mean loss of each class, the lowest F1 first;
+        None where there is no such number."""
         of_label, of_predicted, hits = self.counts
+        loss = np.bincount(self.label, self.loss, len(self.names))
         with np.errstate(all="ignore"):  # a class without records has no recall
-            recall = hits / of_label
-            precision = hits / of_predicted
-            f1 = 2 * hits / (of_label + of_predicted)
-            loss = np.bincount(self.label, self.loss, len(self.names)) / of_label
+            shares = (hits / of_label, hits / of_predicted, 2 * hits / (of_label + of_predicted))
+            means = (loss / of_label).tolist()
         records = of_label.tolist()
-        means = loss.tolist()
         losses = [mean if count else None for mean, count in zip(means, records, strict=True)]
-        columns = (self.names, records, *map(_shares, (recall, precision, f1)), losses)
-        rows = list(map(list, zip(*columns, strict=True)))
-        titles = ("class", "records", "recall", "precision", "F1", "mean loss")
-        note = TABLE_NOTE
-        if len(rows) > TABLE_CLASSES:
-            note += f" The first {TABLE_CLASSES:,} of {len(rows):,}."
-        lowest = np.argsort(f1, kind="stable")[:TABLE_CLASSES].tolist()
-        return Table(titles, [rows[at] for at in lowest], note=note)
+        rows = list(zip(self.names, records, *map(_shares, shares), losses, strict=True))
+        return [rows[at] for at in np.argsort(shares[2], kind="stable").tolist()]
 
-    def pairs(self) -> Table:
-        """The pairs that are most often confused."""
-        of_label, *_ = self.counts
+    def pairs(self) -> list[Row]:
+        """Label, prediction, records, and their share of the label's, of the pairs that are most
+        often confused."""
         labels, predictions = (
             places[self.wrong].tolist() for places in (self.label, self.predicted)
         )
         pairs = Counter(sorted(zip(labels, predictions, strict=True)))
-        rows = [
+        of_label = self.counts[0]
+        return [
             (self.names[label], self.names[predicted], count, Share(count / of_label[label]))
             for (label, predicted), count in pairs.most_common(PAIRS)
         ]
-        return Table(
-            ("label", "prediction", "records", "of the label's"), rows, title="Most often confused"
-        )
 
 
 def find_classes(
@@ -164,147 +133,77 @@ def _shares(values: np.ndarray) -> list[Share | None]:
     return [Share(value) if np.isfinite(value) else None for value in values.tolist()]
 
 
-@dataclass(frozen=True)
-class About:
-    """What the page says of the evaluation besides its result.
-
-    facts: by name, in the table of the proof. class_names, label_names: see find_classes. show: the
-    records with some numbers; None if they cannot be read by number. made_by: see Page."""
-
-    recipe: str
-    facts: Mapping[str, str] = field(default_factory=dict)
-    class_names: Labels | None = None
-    label_names: Labels | None = None
-    show: Callable[[Sequence[int]], Sequence[ShownRecord]] | None = None
-    made_by: str = ""
-
-
-def evaluation_page(result: EvalResult, records: EvaluatedRecords, about: About) -> Page:
+def evaluation_page(
+    result: EvalResult,
+    records: EvaluatedRecords,
+    recipe: str,
+    facts: Mapping[str, str],
+    *,
+    class_names: Labels | None = None,
+    label_names: Labels | None = None,
+    show: Show | None = None,
+    made_by: str = "",
+) -> str:
     """The page of this result, with what the same evaluation passed to on_records. Its first three
-    parts are open."""
-    classes = find_classes(records.loss, records.predictions, about.class_names, about.label_names)
-    reasons = [
-        Note(f"{_words(name)} is {why}.", warning=True) for name, why in result.not_finite.items()
-    ]
-    if result.classes:
-        reasons.append(Note(f"{result.classes.capitalize()}.", warning=True))
-    sections = [
-        Section("", [_figures(result, classes), *reasons]),
-        _worst_records(records, classes, about),
-    ]
-    losses: list[Block] = [histogram("Loss of each record", records.loss, "")]
-    if classes:
-        tables = [classes.table()]
-        if classes.mistakes:
-            tables.append(classes.pairs())
-        sections += [
-            Section("Confusion matrix", [classes.matrix()]),
-            Section("Classes", tables, folded=True),
-        ]
-    else:
-        losses.append(Note(NO_CLASSES))
-    metrics = [_metrics(result), _proof(result, about)]
-    sections += [
-        Section("Losses", losses, folded=True),
-        Section("All metrics and their proof", metrics, folded=True),
-    ]
-    return Page(
-        f"{about.recipe}: evaluation of step {result.step:,}",
-        _lead(result, about),
-        sections,
-        about.made_by,
-    )
+    parts are open.
 
-
-def _lead(result: EvalResult, about: About) -> str:
-    place = " of ".join(filter(None, map(about.facts.get, ("split", "data"))))
-    checkpoint = about.facts.get("checkpoint")
-    took = f"took {format_seconds(result.seconds)}"
-    return ", ".join(filter(None, (place, checkpoint and f"checkpoint {checkpoint}", took)))
-
-
-def _figures(result: EvalResult, classes: Classes | None) -> Figures:
-    """The first metric with the number of mistakes, the second one, and how many records
-    counted."""
-    first, *others = sorted(result.metrics, key=lambda name: (name != "accuracy", name == "loss"))
-    remark = ""
-    if classes:
-        remark = f"{counted(classes.mistakes, 'mistake')} in {len(classes.wrong):,} records"
-    remarks = {first: remark, **dict.fromkeys(["loss"] if "loss" in others else others[:1], "")}
-    items = [
-        (metric_text(name, result.metrics[name]), _words(name), remark)
-        for name, remark in remarks.items()
-    ]
-    due = "" if result.num_records is None else f" of {result.num_records:,}"
-    labelled = f"; {result.labelled:,} have a label" if result.labelled != result.records else ""
-    records = (f"{result.records:,}{due}", f"records counted{labelled}", _verdict(result))
-    return Figures([*items, records])
+    recipe: its name. facts: others of the evaluation, by name, in the table of the proof.
+    class_names, label_names: see find_classes. show: None if records cannot be read by number.
+    made_by: see page_html."""
+    classes = find_classes(records.loss, records.predictions, class_names, label_names)
+    metrics = {
+        name: (_words(name), Share(value) if "accuracy" in name else value)
+        for name, value in result.metrics.items()
+    }
+    totals = [(_words(name), total) for name, total in result.totals.items()]
+    first, *others = sorted(metrics, key=lambda name: (name != "accuracy", name == "loss"))
+    second = ["loss"] if "loss" in others else others[:1]
+    drawn = {
+        "recipe": recipe,
+        "result": result,
+        "facts": facts,
+        "made_by": made_by,
+        "main_metrics": [metrics[name] for name in (first, *second)],
+        "metrics": [*metrics.values()][:MOST_METRICS] + totals,
+        "most_metrics": MOST_METRICS,
+        "classes": classes,
+        "most_classes": {"matrix": MATRIX_CLASSES, "table": TABLE_CLASSES},
+        "losses": histogram(records.loss),
+        "worst": _worst_records(records, classes, show),
+    }
+    return page_html(TEMPLATE, drawn)
 
 
 def _words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _verdict(result: EvalResult) -> str:
-    if result.proven:
-        return "proven: every record that was due counted exactly once"
-    if result.masked:
-        return (
-            f"not proven: {counted(result.masked, 'bad record')} "
-            f"{'were' if result.masked > 1 else 'was'} left out"
-        )
-    return "not proven: the input does not state which records are due"
-
-
-def _metrics(result: EvalResult) -> Table:
-    metrics = list(result.metrics.items())
-    rows: list[list[Cell]] = [
-        [_words(name), Share(value) if "accuracy" in name else value]
-        for name, value in metrics[:MOST_METRICS]
-    ]
-    rows += [[_words(name), total] for name, total in result.totals.items()]
-    note = f"The first {MOST_METRICS} of {len(metrics):,}." if len(metrics) > MOST_METRICS else ""
-    return Table(("metric", "value"), rows, title="Metrics", note=note)
-
-
-def _proof(result: EvalResult, about: About) -> Table:
-    facts = {
-        "verdict": _verdict(result),
-        "records that counted": f"{result.records:,}",
-        "records with a label": f"{result.labelled:,}",
-        "records due": "unknown" if result.num_records is None else f"{result.num_records:,}",
-        "bad records left out": f"{result.masked:,}",
-        "sum of checksums": f"{result.crc:08x}",
-        "expected sum": "unknown" if result.expected_crc is None else f"{result.expected_crc:08x}",
-        "step": f"{result.step:,}",
-        **about.facts,
-        "time": format_seconds(result.seconds),
-    }
-    note = "The checksums are those of the records as stored, added up modulo 2**32."
-    return Table(("fact", "value"), list(facts.items()), title="Proof", note=note)
-
-
-def _worst_records(records: EvaluatedRecords, classes: Classes | None, about: About) -> Section:
-    """The worst mistakes, or the worst records if there are none: a grid of pictures, or a table if
-    they have none."""
-    title, note, among = "Worst records", FIRST, None
+def _worst_records(
+    records: EvaluatedRecords, classes: Classes | None, show: Show | None
+) -> dict[str, Any]:
+    """The worst mistakes, or the worst records if there are none: pictures with lines below them,
+    and rows of a table, for records without pictures."""
+    among = None
     if classes and classes.mistakes:
-        title = "Worst mistakes"
         among = classes.wrong | ~np.isfinite(records.loss)
-    elif classes:
-        note = f"Every prediction is right. {FIRST}"
     places = worst(records.loss, SHOWN, among)
     shown: Sequence[ShownRecord | None] = [None] * len(places)
-    if records.index is not None and about.show:
-        shown = about.show(records.index[places].tolist())
-    facts = [_facts(records, classes, place) for place in places.tolist()]
-    rows = list(zip(facts, shown, strict=True))
-    items = [
-        (record.pictures[0], _caption(facts, record))
-        for facts, record in rows
-        if record and record.pictures
-    ]
-    return Section(title, [Note(note), Pictures(items) if items else _table(rows)])
+    if records.index is not None and show:
+        shown = show(records.index[places].tolist())
+    pictures = []
+    rows = []
+    for place, record in zip(places.tolist(), shown, strict=True):
+        facts = _facts(records, classes, place)
+        if record and record.pictures:
+            pictures.append((record.pictures[:1], _caption(facts, record)))
+        facts["text"] = record.problem or " ".join(record.texts) if record else ""
+        facts["where"] = record.where if record else ""
+        rows.append(facts)
+    return {
+        "pictures": pictures,
+        "names": [*map(_words, rows[0])],
+        "rows": [[*each.values()] for each in rows],
+    }
 
 
 def _facts(records: EvaluatedRecords, classes: Classes | None, at: int) -> dict[str, Fact]:
@@ -316,16 +215,12 @@ def _facts(records: EvaluatedRecords, classes: Classes | None, at: int) -> dict[
     if classes:
         facts["label"] = classes.names[classes.label[at]]
         facts["prediction"] = classes.names[classes.predicted[at]]
-    others = {
-        name: values[at].item()
-        for name, values in records.predictions.items()
-        if name not in OF_CLASSES
-    }
-    if "probability" in others:
-        facts["probability"] = Share(others.pop("probability"))
     taken = {*facts, *OF_RECORDS}
-    for name, value in others.items():
-        facts[f"predicted {name}" if name in taken else name] = value
+    others = [name for name in records.predictions if name not in OF_CLASSES]
+    for name in sorted(others, key=lambda name: name != "probability"):
+        value = records.predictions[name][at].item()
+        shown = f"predicted {name}" if name in taken else name
+        facts[shown] = Share(value) if name == "probability" else value
     return facts
 
 
@@ -342,15 +237,6 @@ def _caption(facts: Mapping[str, Fact], record: ShownRecord) -> list[str]:
         for name, each in rest.items()
     ]
     return [str(verdict or ""), *sure, *texts, record.name, f"record {number:,}"]
-
-
-def _table(rows: Sequence[tuple[Mapping[str, Fact], ShownRecord | None]]) -> Table:
-    """The records in a table, with their texts and where they are, if these are known."""
-    cells = list[list[Cell]]()
-    for facts, record in rows:
-        text = record.problem or " ".join(record.texts) if record else ""
-        cells.append([*facts.values(), text, record.where if record else ""])
-    return Table([*map(_words, rows[0][0]), *OF_RECORDS], cells).without_empty_columns()
 
 
 def joined(parts: Sequence[EvaluatedRecords]) -> EvaluatedRecords:

@@ -10,16 +10,16 @@ from typing import Any
 
 import jax
 
-from pipeline.commands.shown_records import show_records
 from pipeline.console.commands import program
 from pipeline.console.console import Console, say, table
 from pipeline.pages.page import write_page
+from pipeline.pages.shown_records import show_records
 from pipeline.sizes import format_bytes
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from trainer.checkpointing.listing import checkpoints_directory
 from trainer.commands import name_of
-from trainer.commands.evaluation_page import About, evaluation_page, joined
+from trainer.commands.evaluation_page import evaluation_page, joined
 from trainer.optimizers.build import groups_of
 from trainer.optimizers.config import OptimizerConfig
 from trainer.recipe import DataRecipe, Recipe
@@ -45,15 +45,6 @@ def write_report(
     command: see `run`.
 
     records: what the evaluation passed to on_records."""
-    page = evaluation_page(result, joined(records), _about(recipe, command, result))
-    if recipe.trainer.fast_dev_run:
-        page.html()
-        return
-    write_page(str(recipe.report), page)
-    say(Console(), f"evaluation page written to {recipe.report}")
-
-
-def _about(recipe: Recipe, command: Command | None, result: EvalResult) -> About:
     label_names = show = None
     facts = {
         "checkpoint": join(checkpoints_directory(recipe.trained_in), str(result.step)),
@@ -66,11 +57,22 @@ def _about(recipe: Recipe, command: Command | None, result: EvalResult) -> About
         # else.
         if result.fingerprint == recipe.eval_records.info.fingerprint:
             show = partial(show_records, recipe.eval_records, text_of=recipe.record_text)
-    class_names = recipe.class_names().get("class")
     made_by = ""
     if command:
         made_by = f"{program('trainer')} {shlex.join([command.recipe, *command.options])}"
-    return About(name_of(type(recipe)), facts, class_names, label_names, show, made_by)
+    page = evaluation_page(
+        result,
+        joined(records),
+        name_of(type(recipe)),
+        facts,
+        class_names=recipe.class_names().get("class"),
+        label_names=label_names,
+        show=show,
+        made_by=made_by,
+    )
+    if not recipe.trainer.fast_dev_run:
+        write_page(str(recipe.report), page)
+        say(Console(), f"evaluation page written to {recipe.report}")
 
 
 def run(recipe: Recipe, command: Command | None = None) -> None:

@@ -199,10 +199,8 @@ class PackedText(DataRecipe):
 
     def record_text(self, features: Mapping[str, Any]) -> str | None:
         """The text of a row."""
-        from pipeline.commands.dataset_texts import row_text
-
-        return row_text(
-            self.text_info, {key: features[key].tolist() for key in ("segment_ids", "tokens")}
+        return self.text_info.text_of(
+            {key: features[key].tolist() for key in ("segment_ids", "tokens")}
         )
 
     def samples(self, trainer: "Trainer") -> Iterator[str]:

@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from pipeline.commands.index_builder import labels_of
 from pipeline.errors import CheckpointError, InfeedError, printable
 from pipeline.inputs.provenance import Origin, reopened, restored_order, stand_ins
 from pipeline.logs import logger
@@ -205,7 +204,7 @@ def _labels(source: IndexedRecords, values: Mapping[str, Sequence[Any]]) -> Iter
     """The labels of a record, with their names; without named classes, the single integers of
     features called label."""
     if labels := source.info.labels:
-        for label in labels_of(labels, values):
+        for label in labels.of(values):
             yield f"{label} {labels.name_of(label) or ''}".strip()
         return
     for name, numbers in values.items():

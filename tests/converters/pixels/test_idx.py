@@ -12,11 +12,11 @@ from PIL import Image
 
 from converters import idx_to_gcs
 from converters.pixels.idx import IdxConverter, ImagesHeader, find_idx
-from pipeline.commands.index_builder import image_problem
 from pipeline.datasets import eval_dataset
 from pipeline.errors import ConversionError, LabelError, OptionError, RawDataError
 from pipeline.ops import DecodePng
 from pipeline.shards.manifest import read_manifest
+from pipeline.sources.record_checks import image_problem
 from pipeline.storage.local import LocalStorage
 
 pytestmark = pytest.mark.usefixtures("without_beam")

@@ -7,7 +7,7 @@ import sys
 import pytest
 from damage import flip_payload_bits
 
-from pipeline.commands import dataset_facts as facts
+from pipeline.commands import record_facts as facts
 from pipeline.commands.describe import main
 from pipeline.errors import ManifestError, OptionError
 from pipeline.shards.manifest import read_manifest, update_manifest

@@ -5,8 +5,10 @@ import shlex
 
 import pytest
 from PIL import Image
+from read_page import read_page
 
-from pipeline.commands.dataset_texts import commands, python, recipe_of
+from pipeline.commands.dataset_page import dataset_page
+from pipeline.commands.dataset_reading import commands, recipe_of
 from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, read_manifest
 from pipeline.shards.schema import Feature, Labels, Schema
 from trainer.commands.loading import parsed, recipe_class
@@ -65,23 +67,27 @@ def test_recipes_are_named_only_for_what_they_train_on():
         assert "trainer" not in commands(manifest({"train": 1}, schema, labels))
 
 
+def program_of(manifest):
+    return read_page(dataset_page(manifest, [], None, ""))["How to read it"][-1]
+
+
 def test_the_program_reads_a_batch_of_any_dataset(write_dataset, tmp_path, capsys):
     photo = io.BytesIO()
     Image.new("RGB", (30, 20)).save(photo, "PNG")
     table = Schema("table", {"x": Feature("int64"), "name": Feature("bytes", content="text")})
     for schema, record, told in (
-        (PHOTOS, {"image": photo.getvalue(), "label": 1}, "(5, 30, 30, 3)"),
+        (PHOTOS, {"image": photo.getvalue(), "label": 1}, "(5, 224, 224, 3)"),
         (table, {"x": 1, "name": b"a"}, "(5,)"),
     ):
-        directory = tmp_path / schema.name
+        directory = tmp_path / f"it's a {schema.name}"
         write_dataset(directory, {"test": [[record] * 5], "train": [[]]}, schema)
-        program = python(read_manifest(str(directory)), 30)
+        program = program_of(read_manifest(str(directory)))
         shown = "print({key: value.shape for key, value in batch.items()}); break"
         exec(compile(program.replace("...", shown), "program", "exec"), {})
         assert told in capsys.readouterr().out
 
 
 def test_the_program_for_opaque_records_shows_one():
-    program = python(manifest({"train": 3}, Schema("opaque", {}), None))
+    program = program_of(manifest({"train": 3}, Schema("opaque", {}), None))
     assert program.splitlines()[-1] == "print(len(records), records[0])"
     assert "train_dataset" not in program

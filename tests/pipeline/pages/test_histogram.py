@@ -33,23 +33,27 @@ from pipeline.pages.figures import BINS, histogram
     ],
 )
 def test_a_histogram_counts_every_finite_value_and_says_which_it_leaves_out(values, ends, told):
-    made = histogram("sizes", np.array(values), "pixels")
-    assert sum(count for _, count in made.rows) == np.isfinite(values).sum()
-    assert len(made.rows) <= BINS
+    made = histogram(np.array(values), "pixels")
+    assert sum(count for _, count in made.bins) == np.isfinite(values).sum()
+    assert len(made.bins) <= BINS
     assert (made.low, made.high) == ends
-    assert told in made.note
+    assert told in made.summary
 
 
 def test_few_integers_have_a_bar_each_and_other_numbers_a_range():
-    assert histogram("labels", np.array([4, 5, 5, 7]), "").rows == [
+    assert histogram(np.array([4, 5, 5, 7])).bins == [
         ("4", 1),
         ("5", 2),
         ("6", 0),
         ("7", 1),
     ]
-    assert histogram("x", np.array([0.0, 10.5]), "").rows[0] == ("0 to 0.263", 1)
+    assert histogram(np.array([0.0, 10.5])).bins[0] == ("0 to 0.263", 1)
 
 
 def test_bytes_are_shown_as_sizes():
-    made = histogram("sizes", np.array([1285, 8820]), "bytes")
-    assert (made.low, made.high, made.note) == ("1.28 KB", "8.82 KB", "2 values, median 5.05 KB.")
+    made = histogram(np.array([1285, 8820]), "bytes")
+    assert (made.low, made.high, made.summary) == (
+        "1.28 KB",
+        "8.82 KB",
+        "2 values, median 5.05 KB.",
+    )

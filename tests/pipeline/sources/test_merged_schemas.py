@@ -6,11 +6,11 @@ import json
 import pytest
 import tensorflow as tf
 
-from pipeline.commands.index_builder import schema_problems
 from pipeline.errors import OptionError, SchemaError
 from pipeline.shards.example_decoding import example_layout
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.sources.merged_schemas import SchemaGuess, merged_schema, read_labels, read_schema
+from pipeline.sources.record_checks import schema_problems
 
 JPEG = b"\xff\xd8\xff\xe0 and so on"
 

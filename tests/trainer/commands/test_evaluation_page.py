@@ -1,17 +1,17 @@
 """The page of an evaluation: its numbers are NumPy's, and it shows the records that are worst."""
 
-import re
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
+from read_page import read_page
 
-from pipeline.commands.shown_records import show_records
-from pipeline.pages.page import Matrix, Note, Pictures, Share, Table
+from pipeline.pages.page import Share
+from pipeline.pages.shown_records import show_records
 from pipeline.shards.schema import Labels
 from pipeline.sources.open_dataset import open_dataset
-from trainer.commands.evaluation_page import About, evaluation_page, find_classes, joined, worst
+from trainer.commands.evaluation_page import evaluation_page, find_classes, joined, worst
 from trainer.results import EvalResult, EvaluatedRecords
 
 RECORDS, CLASSES = 500, 4
@@ -54,12 +54,9 @@ def result_of(records, **changes):
     )
 
 
-def blocks_of(page):
-    return {section.title: section.blocks for section in page.sections}
-
-
-def cells_of(table):
-    return {row[0]: row[1] for row in table.rows}
+def page_of(result, records, **about):
+    """The texts of the page, by section."""
+    return read_page(evaluation_page(result, records, "line", {}, **about))
 
 
 def test_the_confusions_and_the_shares_of_each_class_are_numpys(evaluated):
@@ -67,19 +64,21 @@ def test_the_confusions_and_the_shares_of_each_class_are_numpys(evaluated):
     expected = np.zeros((CLASSES, CLASSES), int)
     np.add.at(expected, (label, predicted), 1)
     classes = find_classes(evaluated.loss, evaluated.predictions, NAMES, NAMES)
-    matrix, table, pairs = classes.matrix(), classes.table(), classes.pairs()
-    np.testing.assert_array_equal(matrix.counts, expected)
-    assert tuple(matrix.names) == NAMES.names
-    for name, records, recall, precision, f1, loss in table.rows:
+    (names, counts), table = classes.matrix(), classes.table()
+    np.testing.assert_array_equal(counts, expected)
+    assert tuple(names) == NAMES.names
+    for name, records, recall, precision, f1, loss in table:
         at = NAMES.names.index(name)
         hits, of_label, of_class = expected[at, at], expected[at].sum(), expected[:, at].sum()
         assert records == of_label
         assert (recall, precision) == pytest.approx((hits / of_label, hits / of_class))
         assert f1 == pytest.approx(2 * hits / (of_label + of_class))
         assert loss == pytest.approx(evaluated.loss[label == at].mean(dtype=np.float64))
-    assert [row[4] for row in table.rows] == sorted(row[4] for row in table.rows)
+    assert [row[4] for row in table] == sorted(row[4] for row in table)
     np.fill_diagonal(expected, 0)
-    assert [row[2] for row in pairs.rows] == sorted(expected[expected > 0].tolist(), reverse=True)
+    assert [row[2] for row in classes.pairs()] == sorted(
+        expected[expected > 0].tolist(), reverse=True
+    )
 
 
 def test_the_confusion_matrix_shows_the_classes_with_the_most_mistakes():
@@ -89,16 +88,20 @@ def test_the_confusion_matrix_shows_the_classes_with_the_most_mistakes():
         label[label >= 40] - 39
     ) % 60  # 40..59 are taken for 1..20, 1..20 never
     loss = np.zeros(len(label), np.float32)
-    classes = find_classes(loss, {"class": predicted, "label": label}, None, None)
-    matrix, table = classes.matrix(), classes.table()
-    assert list(matrix.names) == [
+    predictions = {"class": predicted, "label": label}
+    names, counts = find_classes(loss, predictions, None, None).matrix()
+    assert names == [
         *(str(number) for number in [*range(1, 21), *range(40, 45)]),
         "others",
     ]
-    assert matrix.counts[20] == [10, *[0] * 25]  # of the label 40, all taken for 1
-    assert matrix.counts[25] == [*[0] * 5, *[10] * 15, *[0] * 6]  # 45..59 are taken for 6..20
-    assert "The 25 of 60 classes with the most mistakes, and all others together." in matrix.note
-    assert len(table.rows) == 60
+    assert counts[20] == [10, *[0] * 25]  # of the label 40, all taken for 1
+    assert counts[25] == [*[0] * 5, *[10] * 15, *[0] * 6]  # 45..59 are taken for 6..20
+    page = page_of(result_of(600), EvaluatedRecords(None, loss, predictions))
+    note = (
+        "The 25 of 60 classes with the most mistakes, and all others together. Records whose label"
+    )
+    assert page["Confusion matrix"][-1].startswith(note)
+    assert sum(isinstance(row, tuple) for row in page["Classes"]) == 1 + 60 + 1 + 20  # pairs
 
 
 def test_classes_are_matched_by_their_place_where_model_and_data_number_them_from_different_bases():
@@ -120,31 +123,35 @@ def test_the_page_shows_the_worst_mistakes_with_their_pictures(evaluated, images
     for part in np.array_split(np.arange(RECORDS), 7):
         predictions = {key: values[part] for key, values in evaluated.predictions.items()}
         collected.append(EvaluatedRecords(evaluated.index[part], evaluated.loss[part], predictions))
-    about = About("mnist", class_names=NAMES, label_names=NAMES, show=partial(show_records, images))
-    page = evaluation_page(result_of(RECORDS), joined(collected), about)
-    blocks = blocks_of(page)
+    html = evaluation_page(
+        result_of(RECORDS),
+        joined(collected),
+        "mnist",
+        {},
+        class_names=NAMES,
+        label_names=NAMES,
+        show=partial(show_records, images),
+    )
+    page = read_page(html)
     wrong = np.flatnonzero(evaluated.predictions["class"] != evaluated.predictions["label"])
     order = wrong[np.argsort(-evaluated.loss[wrong], kind="stable")[:24]]
-    assert captions(blocks["Worst mistakes"][1], "record") == [f"{number:,}" for number in order]
-    first, sure, loss = blocks["Worst mistakes"][1].items[0][1][:3]
+    note, *texts = page["Worst mistakes"]
+    assert note == "Those with the largest losses first."
+    assert [text for text in texts if text.startswith("record ")] == [
+        f"record {at}" for at in order
+    ]
     label, predicted = (
         NAMES.names[evaluated.predictions[key][order[0]] - 1] for key in ("label", "class")
     )
-    assert first == f"{label}, taken for {predicted}"
-    assert (sure, loss) == (
+    assert texts[:3] == [
+        f"{label}, taken for {predicted}",
         f"{100 * evaluated.predictions['probability'][order[0]]:.3g} % sure",
         f"loss {evaluated.loss[order[0]]:.3g}",
-    )
-    assert isinstance(blocks["Confusion matrix"][0], Matrix)
-    assert [section.title for section in page.sections if not section.folded] == [
-        *("", "Worst mistakes", "Confusion matrix"),
     ]
-    html = page.html()
-    assert (
-        f"<strong>50 %</strong><span>accuracy</span><span>{len(wrong)} mistakes in 500 records</span>"
-        in html
-    )
-    assert "<strong>0.25</strong><span>loss</span>" in html
+    assert list(page)[:3] == ["", "Worst mistakes", "Confusion matrix"]
+    assert html.count("<details>") == 1 + len(list(page)[3:])  # 12 of the pictures, and the rest
+    figures = ["50 %", "accuracy", f"{len(wrong)} mistakes in 500 records", "0.25", "loss"]
+    assert page[""][:5] == figures
     assert "<script" not in html
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
     assert html.count("<img ") == 24
@@ -155,19 +162,12 @@ def test_a_page_without_mistakes_says_so_and_shows_the_largest_losses():
     records = EvaluatedRecords(
         None, np.array([0.5, 1], np.float32), {"class": label, "label": label}
     )
-    note, table = blocks_of(evaluation_page(result_of(2), records, About("line")))["Worst records"]
-    assert note.text == "Every prediction is right. Those with the largest losses first."
-    assert [row[0] for row in table.rows] == [1.0, 0.5]
-
-
-def captions(pictures, name):
-    assert isinstance(pictures, Pictures)
-    return [
-        re.match(f"{name} (.*)", line)[1]
-        for _, lines in pictures.items
-        for line in lines
-        if line.startswith(name)
+    page = page_of(result_of(2), records)
+    assert page["Worst records"] == [
+        "Every prediction is right. Those with the largest losses first.",
+        *(("loss", "label", "prediction"), ("1", "2", "2"), ("0.5", "1", "1")),
     ]
+    assert "Most often confused" not in page["Classes"]
 
 
 @pytest.mark.parametrize(
@@ -183,101 +183,78 @@ def captions(pictures, name):
 )
 def test_the_page_states_whether_the_evaluation_is_proven(changes, verdict):
     records = EvaluatedRecords(None, np.ones(3, np.float32), {})
-    page = evaluation_page(
-        result_of(3, **changes), records, About("line", {"checkpoint": "runs/3"})
+    html = evaluation_page(
+        result_of(3, **changes), records, "line", {"checkpoint": "runs/3", "split": "test"}
     )
-    (figures,) = blocks_of(page)[""]
-    assert figures.items[-1][2] == verdict
-    metrics, proof = blocks_of(page)["All metrics and their proof"]
-    assert cells_of(metrics) == {"accuracy": 0.5, "loss": 0.25}
-    cells = cells_of(proof)
-    assert (cells["verdict"], cells["sum of checksums"], cells["checkpoint"]) == (
-        verdict,
-        "00000007",
-        "runs/3",
-    )
+    assert "<p>test, checkpoint runs/3, took 1 s</p>" in html
+    page = read_page(html)
+    assert page[""][-1] == verdict
+    metrics, proof = page["All metrics and their proof"][2:4], page["All metrics and their proof"]
+    assert metrics == [("accuracy", "50 %"), ("loss", "0.25")]
+    for row in (("verdict", verdict), ("sum of checksums", "00000007"), ("checkpoint", "runs/3")):
+        assert row in proof
 
 
 def test_without_classes_or_numbers_the_page_shows_losses_alone():
     loss = np.array([0.5, np.nan, 2.0], np.float32)
-    page = evaluation_page(
-        result_of(3),
-        EvaluatedRecords(None, loss, {"nats": np.arange(3), "class": loss, "label": loss}),
-        About("line"),
-    )
-    blocks = blocks_of(page)
-    assert "Classes" not in blocks
-    assert blocks["Losses"][1] == Note(
+    predictions = {"nats": np.arange(3), "class": loss, "label": loss}
+    page = page_of(result_of(3), EvaluatedRecords(None, loss, predictions))
+    assert "Classes" not in page
+    assert page["Losses"][-1] == (
         "This page has no table of classes: it needs the predictions 'class' and 'label', each one integer per record."
     )
-    table = blocks["Worst records"][1]
-    assert isinstance(table, Table)
-    assert [*table.columns] == ["loss", "nats"]
-    np.testing.assert_array_equal(table.rows, [[np.nan, 1], [2.0, 2], [0.5, 0]])
-    page.html()
+    assert page["Worst records"][1:] == [
+        *(("loss", "nats"), ("nan", "1"), ("2", "2"), ("0.5", "0")),
+    ]
 
 
-def test_a_large_metric_is_shown_without_an_exponent():
-    records = EvaluatedRecords(None, np.ones(3, np.float32), {})
+def test_metrics_are_written_as_people_read_them_and_why_one_is_not_finite():
+    metrics = {"top_5_accuracy": 0.5, "perplexity": 123456.7, "nats": float("nan")}
     result = replace(
         result_of(3),
-        metrics={"perplexity": 123456.7, "nats": float("nan")},
+        metrics=metrics,
         totals={"num_bytes": 5},
+        not_finite={"nats": "not finite for 3 of 3"},
+        classes="classes not compared",
     )
-    html = evaluation_page(result, records, About("line")).html()
-    cells = re.findall(
-        '<td class="short">(perplexity|nats|num bytes)</td>\n<td class="number">(.*?)</td>', html
-    )
-    assert cells == [("perplexity", "123,457"), ("nats", "nan"), ("num bytes", "5")]
+    page = page_of(result, EvaluatedRecords(None, np.ones(3, np.float32), {}))
+    assert page["All metrics and their proof"][2:6] == [
+        *(
+            ("top 5 accuracy", "50 %"),
+            ("perplexity", "123,457"),
+            ("nats", "nan"),
+            ("num bytes", "5"),
+        ),
+    ]
+    assert page[""][-2:] == ["nats is not finite for 3 of 3.", "Classes not compared."]
 
 
 def test_predictions_with_the_names_of_other_columns_are_told_apart(images):
-    predictions = {
-        "loss": np.arange(3.0),
-        "nats": np.arange(3),
-        "record": np.arange(3),
-        "where": np.arange(3),
-    }
+    predictions = {name: np.arange(3) for name in ("nats", "record", "where")}
     records = EvaluatedRecords(
-        np.array([7, 8, 9], np.int32), np.array([0.5, 3.0, 2.0], np.float32), predictions
+        np.array([7, 8, 9], np.int32),
+        np.array([0.5, 3.0, 2.0], np.float32),
+        {"loss": np.arange(3.0), **predictions},
     )
-    pages = (
-        evaluation_page(result_of(3), records, About("line", show=show))
+    names = ["loss", "predicted loss", "nats", "predicted record", "predicted where"]
+    (table, grid) = (
+        page_of(result_of(3), records, show=show)["Worst records"][1:]
         for show in (None, partial(show_records, images))
     )
-    (_, table), (_, grid) = (blocks_of(page)["Worst records"] for page in pages)
-    assert [*table.columns] == [
-        "record",
-        "loss",
-        "predicted loss",
-        "nats",
-        "predicted record",
-        "predicted where",
-    ]
-    assert table.rows[0] == [8, 3.0, 1.0, 1, 1, 1]
-    assert list(filter(None, grid.items[0][1])) == [
-        *(
-            "loss 3",
-            "predicted loss 1",
-            "nats 1",
-            "predicted record 1",
-            "predicted where 1",
-            "record 8",
-        ),
-    ]
+    assert table[:2] == [("record", *names), ("8", "3", "1", "1", "1", "1")]
+    values = ("3", "1", "1", "1", "1")
+    assert grid[:6] == [*map(" ".join, zip(names, values, strict=True)), "record 8"]
 
 
 def test_a_class_that_was_only_predicted_has_empty_cells_as_the_note_explains():
     classes = find_classes(
         np.ones(2), {"class": np.array([0, 1]), "label": np.array([0, 0])}, None, None
     )
-    table = classes.table()
-    assert table.rows == [
-        ["1", 0, None, 0.0, 0.0, None],
-        ["0", 2, 0.5, 1.0, pytest.approx(2 / 3), 1.0],
+    assert classes.table() == [
+        ("1", 0, None, 0.0, 0.0, None),
+        ("0", 2, 0.5, 1.0, pytest.approx(2 / 3), 1.0),
     ]
-    assert isinstance(table.rows[1][2], Share)
-    assert "A cell is empty if the class has no records, or was never predicted." in table.note
+    assert isinstance(classes.table()[1][2], Share)
 
 
 def test_records_are_shown_with_their_label_their_file_and_what_damages_them(digits):

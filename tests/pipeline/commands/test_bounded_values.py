@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipeline.commands.dataset_texts import MOST_VALUES, Values
+from pipeline.commands.bounded_values import MOST_VALUES, Values
 
 
 @pytest.mark.parametrize(("records", "each"), [(10, 3), (2 * MOST_VALUES, 1), (100, 5000)])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipeline.commands.shown_records import show_records
+from pipeline.pages.shown_records import show_records
 from pipeline.shards.schema import Feature, Schema
 from pipeline.sources.open_dataset import open_dataset
 

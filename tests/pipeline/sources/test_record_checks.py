@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from pipeline.commands.index_builder import image_problem
 from pipeline.shards.manifest import read_manifest, update_manifest
 from pipeline.shards.schema import Feature, Labels, Schema
+from pipeline.sources.record_checks import image_problem
 from pipeline.storage.local import LocalStorage
 
 FEATURES = {

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from odd_names import MARKUP, RECORDS, dataset_with_markup
 
-from pipeline.commands.dataset_facts import gathered, shard_sizes
+from pipeline.commands.dataset_facts import shard_sizes
+from pipeline.commands.record_facts import gathered
 from pipeline.shards.manifest import ShardEntry, SplitEntry, read_manifest
 from pipeline.shards.schema import Feature, Schema
 from pipeline.sources.indexed_records import IndexedRecords
@@ -22,22 +23,28 @@ def reader_of(directory):
     return IndexedRecords(read_manifest(directory), "train", LocalStorage())
 
 
+def kept(facts):
+    """What was measured -> its values."""
+    return {measure.title: values.kept.tolist() for measure, values in facts.values.items()}
+
+
 def test_gathered_facts_describe_the_records(marked):
     facts = gathered(reader_of(marked), np.arange(RECORDS))
     assert (facts.records, facts.labels) == (RECORDS, Counter({0: 6, 1: 6}))
-    assert facts.widths["image"].kept.tolist() == [90 + number for number in range(RECORDS)]
-    assert set(facts.heights["image"].kept.tolist()) == {40}
+    values = kept(facts)
+    assert values["widths of image"] == [90 + number for number in range(RECORDS)]
+    assert set(values["heights of image"]) == {40}
     assert facts.formats == {"JPEG RGB": RECORDS}
-    assert facts.sizes[MARKUP].kept.tolist() == [len(MARKUP)] * RECORDS
-    assert len(facts.numbers["height"].kept) == RECORDS
-    assert "label" not in facts.numbers
+    assert values[f"sizes of {MARKUP}"] == [len(MARKUP)] * RECORDS
+    assert len(values["height"]) == RECORDS
+    assert not {"label", "sizes of file_name"} & values.keys()
     assert not facts.misfits
 
 
 def test_only_labels_are_counted_if_only_they_are_asked_for(marked):
     facts = gathered(reader_of(marked), np.arange(RECORDS), only_labels=True)
     assert facts.labels == {0: 6, 1: 6}
-    assert not facts.numbers
+    assert not facts.values
     assert not facts.formats
 
 
@@ -48,12 +55,12 @@ def test_lengths_are_numbers_of_values_and_sizes_are_bytes(write_dataset, tmp_pa
     )
     values = [{"box": [1, 2, 3], "tags": [b"a", b"bcd"]}, {"box": [], "tags": []}]
     facts = gathered(reader_of(write_dataset(tmp_path, {"train": [values]}, schema)), np.arange(2))
-    assert {key: lengths.kept.tolist() for key, lengths in facts.lengths.items()} == {
-        "box": [3, 0],
-        "tags": [2, 0],
+    assert kept(facts) == {
+        "lengths of box": [3, 0],
+        "lengths of tags": [2, 0],
+        "sizes of tags": [1, 3],
+        "box": [1, 2, 3],
     }
-    assert facts.sizes["tags"].kept.tolist() == [1, 3]
-    assert facts.numbers["box"].kept.tolist() == [1, 2, 3]
 
 
 def test_segments_of_packed_text_have_lengths_without_the_padding(write_dataset, tmp_path):
@@ -65,8 +72,7 @@ def test_segments_of_packed_text_have_lengths_without_the_padding(write_dataset,
         {"segment_ids": [1] * 6, "num_bytes": 6},
     ]
     facts = gathered(reader_of(write_dataset(tmp_path, {"train": [rows]}, schema)), np.arange(2))
-    assert facts.lengths["segments"].kept.tolist() == [3, 1, 6]
-    assert set(facts.numbers) == {"num_bytes"}
+    assert kept(facts) == {"num_bytes": [4, 6], "lengths of segments": [3, 1, 6]}
 
 
 @pytest.mark.parametrize(("dtype", "value"), [("int64", 1), ("float32", 0.5), ("bytes", b"a")])
@@ -79,7 +85,7 @@ def test_a_record_that_does_not_fit_the_schema_is_counted(write_dataset, tmp_pat
         object.__setattr__(reader.manifest, "schema", Schema("told", {"x": Feature(told)}))
         facts = gathered(reader, np.arange(2))
         assert facts.misfits == ({} if told == dtype else {"x": 2})
-        assert bool(facts.numbers or facts.sizes) == (told == dtype)
+        assert bool(facts.values) == (told == dtype)
 
 
 @pytest.mark.parametrize(

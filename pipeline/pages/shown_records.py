@@ -9,17 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.commands.dataset_texts import MOST_NAME, label_text, shortened
 from pipeline.errors import InfeedError
-from pipeline.pages.figures import is_picture, thumbnail, thumbnail_of_array
-from pipeline.pages.page import Picture
+from pipeline.pages.figures import Picture, is_picture, thumbnail, thumbnail_of_array
 from pipeline.shards.schema import Content, Feature, Labels, Schema
 from pipeline.sizes import counted
 from pipeline.sources.indexed_records import FILE_NAME_KEYS
 from pipeline.sources.records import Records, RecordsInfo, fetch, intact
 from pipeline.sources.single_records import ExampleParser
 
-MOST_TEXT = 1_000  # characters
+MOST_TEXT, MOST_NAME = 1_000, 60  # characters
 _IMAGE_FILES = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"RIFF", b"BM")
 OF_FILES = ("image/format", "image/colorspace", "image/channels", "image/height", "image/width")
 """Features that repeat what the page measures of the images."""
@@ -32,6 +30,17 @@ Values = Mapping[str, Any]
 """The features of a record."""
 TextOf = Callable[[Values], str | None]
 """The text of a record's features, such as tokens; None if they have none."""
+
+
+def shortened(text: str, most: int) -> str:
+    """The text, or its beginning and its length."""
+    return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
+
+
+def label_text(labels: Labels, label: int) -> str:
+    """The number of a label, and its name if it has one."""
+    name = labels.name_of(label)
+    return f"{label} {'(outside the range)' if name is None else shortened(name, MOST_NAME)}"
 
 
 @dataclass(frozen=True)
