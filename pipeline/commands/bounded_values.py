@@ -12,17 +12,17 @@ MOST_VALUES = 50_000  # of a feature: 0.4 MB
 FEW = 32  # values, of which a loop is faster than NumPy
 
 
-class Values:
+class BoundedValues:
     """Keeps the finite numbers, or a random sample if there are more than MOST_VALUES; the same in
     every run.
 
     count: of all numbers; bad: of those that are not finite. low, high: exact, so integers stay
-    integers; None if no number is finite."""
+    integers; infinity and its negative if no number is finite."""
 
     def __init__(self) -> None:
         self.count = self.bad = 0
-        self.low: float | None = None
-        self.high: float | None = None
+        self.low = math.inf
+        self.high = -math.inf
         self._kept = array("d")
         self._part = 1
         self._rng = np.random.default_rng(0)
@@ -34,10 +34,8 @@ class Values:
         self.bad += len(values) - len(finite)
         if not finite:
             return
-        low = min(finite)
-        high = max(finite)
-        self.low = low if self.low is None else min(self.low, low)
-        self.high = high if self.high is None else max(self.high, high)
+        self.low = min(self.low, *finite)
+        self.high = max(self.high, *finite)
         if self._part > 1:
             finite = np.asarray(finite, np.float64)[
                 self._rng.random(len(finite)) < 1 / self._part

@@ -3,6 +3,7 @@ its page draws."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -80,38 +81,43 @@ def shard_sizes(entry: SplitEntry) -> list[tuple[str, int]]:
     return list(zip(names, counts.tolist(), strict=True))
 
 
-def label_rows(
-    labels: Labels, counts: Mapping[int, int], most: int
-) -> tuple[list[tuple[str, int]], str]:
-    """(name, count) of the labels, also of classes that do not occur: all in order, or the most and
-    the least frequent, which the text says."""
-    every = dict.fromkeys(range(labels.base, labels.base + labels.count), 0) | dict(counts)
-    ranked = sorted(every.items(), key=lambda pair: -pair[1])
-    note = ""
-    if len(ranked) > most:
-        half = most // 2
-        ranked = ranked[:half] + ranked[-half:]
-        note = f"Only the {half} most frequent and the {half} least frequent labels are shown."
-    else:
-        ranked.sort()
-    return [(label_text(labels, label), count) for label, count in ranked], note
+@dataclass(frozen=True)
+class LabelCounts:
+    """How many records have each label."""
 
+    labels: Labels
+    counts: Mapping[int, int]
 
-def occurring(labels: Labels, counts: Mapping[int, int]) -> str:
-    """How many of the classes occur, in a clause."""
-    num_named = sum(labels.name_of(label) is not None for label in counts)
-    return f"{num_named:,} of {labels.count:,} classes occur{'s' * (num_named == 1)}"
+    def rows(self, most: int) -> tuple[list[tuple[str, int]], str]:
+        """(name, count) of the labels, also of classes that do not occur: all in order, or the most
+        and the least frequent, which the text says."""
+        labels = self.labels
+        every = dict.fromkeys(range(labels.base, labels.base + labels.count), 0) | dict(self.counts)
+        ranked = sorted(every, key=lambda label: -every[label])
+        note = ""
+        if len(ranked) > most:
+            half = most // 2
+            ranked = ranked[:half] + ranked[-half:]
+            note = f"Only the {half} most frequent and the {half} least frequent labels are shown."
+        else:
+            ranked.sort()
+        return [(label_text(labels, label), every[label]) for label in ranked], note
 
+    @property
+    def occurring(self) -> str:
+        """How many of the classes occur, in a clause."""
+        num_named = sum(self.labels.name_of(label) is not None for label in self.counts)
+        return f"{num_named:,} of {self.labels.count:,} classes occur{'s' * (num_named == 1)}"
 
-def outside(labels: Labels, counts: Mapping[int, int]) -> str:
-    """How many labels are no class, in a sentence; "" if there are none."""
-    num_records = sum(count for label, count in counts.items() if labels.name_of(label) is None)
-    classes = f"{labels.base}..{labels.base + labels.count - 1}"
-    return (
-        f"{num_records:,} label{'s are' if num_records != 1 else ' is'} outside {classes}."
-        if num_records
-        else ""
-    )
+    @property
+    def outside(self) -> str:
+        """How many labels are no class, in a sentence; "" if there are none."""
+        labels = self.labels
+        outside = [count for label, count in self.counts.items() if labels.name_of(label) is None]
+        if not outside:
+            return ""
+        have = "labels are" if sum(outside) != 1 else "label is"
+        return f"{sum(outside):,} {have} outside {labels.base}..{labels.base + labels.count - 1}."
 
 
 def find_text_info(manifest: Manifest) -> TextInfo | None:

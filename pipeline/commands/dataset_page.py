@@ -12,10 +12,8 @@ from pipeline.commands.dataset_facts import (
     FEATURES,
     SPLITS,
     TOTALS,
+    LabelCounts,
     feature_rows,
-    label_rows,
-    occurring,
-    outside,
     shard_sizes,
     split_rows,
     text_totals,
@@ -82,10 +80,10 @@ def _drawn(manifest: Manifest, split: SplitFacts, most_charts: int) -> dict[str,
     facts = split.facts
     changing, same = [], []
     for measure, values in sorted(facts.values.items(), key=lambda item: item[0].kind):
-        if values.low != values.high or values.bad:
-            changing.append((measure, values))
-        elif values.count:
+        if values.count and values.low == values.high and not values.bad:
             same.append((measure.title, values.low))
+        elif values.count:
+            changing.append((measure, values))
     pictured = [record for record in split.samples if record.pictures]
     return {
         **vars(split),
@@ -111,12 +109,12 @@ def _labels(manifest: Manifest, split: SplitFacts) -> dict[str, Any] | None:
     counts = split.facts.labels
     if not labels or not counts:
         return None
-    rows, note = label_rows(labels, counts, MOST_LABELS)
-    note = f"Counted in {split.whose}. {occurring(labels, counts)}. {note}".strip()
+    known = LabelCounts(labels, counts)
+    rows, note = known.rows(MOST_LABELS)
     of_classes = [counts[label] for label in range(labels.base, labels.base + labels.count)]
     low, high = min(of_classes), max(of_classes)
     each = f"{low:,} to {high:,}" if high > low else f"{low:,}"
-    return {"rows": rows, "note": note, "outside": outside(labels, counts), "each": each}
+    return {"rows": rows, "note": note, "each": each, "known": known}
 
 
 def _sample_table(records: Sequence[ShownRecord]) -> dict[str, Any]:

@@ -27,11 +27,9 @@ from pipeline.commands.dataset_facts import (
     FEATURES,
     SPLITS,
     TOTALS,
+    LabelCounts,
     feature_rows,
     find_text_info,
-    label_rows,
-    occurring,
-    outside,
     shard_sizes,
     split_rows,
     text_totals,
@@ -45,7 +43,7 @@ from pipeline.errors import OptionError, StorageError
 from pipeline.orders.defaults import Sizes, plan_records, training_bytes
 from pipeline.orders.order import MAX_RECORDS
 from pipeline.pages.page import check_page, write_page
-from pipeline.pages.shown_records import label_text, shortened
+from pipeline.pages.shown_records import item_text, label_text, shortened
 from pipeline.raw.jpeg import UNREADABLE
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import Manifest, read_manifest
@@ -178,7 +176,7 @@ def _statistic(value: Any) -> str:
     if isinstance(value, Mapping):
         counts = (f"{name} {count:,}" for name, count in value.items())
         return shortened(", ".join(counts), _MAX_TEXT)
-    return "" if value is None else _item(None, value)
+    return "" if value is None else item_text(value)
 
 
 class Requests(NamedTuple):
@@ -228,10 +226,10 @@ def planned_requests(records: IndexedRecords) -> Requests:
 def _label_bars(reader: IndexedRecords, labels: Labels, every: bool) -> Group:
     ids, whose = facts.looked_at(reader, every)
     facts_of_labels = facts.gathered(reader, ids, only_labels=True)
-    counts = facts_of_labels.labels
-    rows, note = label_rows(labels, counts, _MAX_BARS)
-    title = f"{reader.split}: labels of {whose}; {occurring(labels, counts)}."
-    sentences = [title, outside(labels, counts), note, facts.damage(facts_of_labels, reader)]
+    known = LabelCounts(labels, facts_of_labels.labels)
+    rows, note = known.rows(_MAX_BARS)
+    title = f"{reader.split}: labels of {whose}; {known.occurring}."
+    sentences = [title, known.outside, note, facts.damage(facts_of_labels, reader)]
     return _bars(" ".join(filter(None, sentences)), rows, "records")
 
 
@@ -269,13 +267,11 @@ def _record_table(reader: IndexedRecords, number: int, info: TextInfo | None) ->
 
 
 def _item(feature: Feature | None, item: Any) -> str:
-    if not isinstance(item, bytes):
-        return f"{item:.6g}" if isinstance(item, float) else str(item)
     if feature and feature.content == "image":
         return f"{_image(item)}, {format_bytes(len(item))}"
     if feature and feature.content == "text":
         return shortened(item.decode("utf-8", "backslashreplace"), _MAX_TEXT)
-    return f"{item[:8].hex(' ')}{' ...' if len(item) > 8 else ''} ({format_bytes(len(item))})"
+    return item_text(item)
 
 
 def _image(data: bytes) -> str:

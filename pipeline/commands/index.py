@@ -14,7 +14,7 @@ import argparse
 import functools
 from collections.abc import Mapping, Sequence
 
-from pipeline.commands.index_builder import IndexBuilder, IndexedSplit
+from pipeline.commands.index_builder import IndexedFile, indexed_files, schema_of, split_entry
 from pipeline.console.console import Console, byte_bar, say
 from pipeline.console.parser import Parser, exit_with
 from pipeline.console.schema_options import add_schema_options, check_label_options
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _check(storage, directory, files)
     schema = read_schema(args.schema_file) if args.schema_file else None
     splits = _read(console, storage, directory, files, schema)
-    damaged = sum(len(file.problems) for indexed in splits.values() for file in indexed.files)
+    damaged = sum(len(file.problems) for files in splits.values() for file in files)
     if damaged:
         say(
             console,
@@ -54,13 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return 1
     _publish(storage, directory, splits, args, schema)
-    for split, indexed in splits.items():
-        size = format_bytes(sum(file.bytes for file in indexed.files))
-        say(
-            console,
-            f"{split}: {indexed.num_records:,} records, {size} in {len(indexed.files)} files "
-            f"-> {directory}",
-        )
+    for split, read in splits.items():
+        records = sum(file.num_records for file in read)
+        size = format_bytes(sum(file.bytes for file in read))
+        say(console, f"{split}: {records:,} records, {size} in {len(read)} files -> {directory}")
     return 0
 
 
@@ -138,22 +135,19 @@ def _check(storage: Storage, directory: str, files: Files) -> None:
 
 def _read(
     console: Console, storage: Storage, directory: str, files: Files, schema: Schema | None
-) -> dict[str, IndexedSplit]:
+) -> dict[str, list[IndexedFile]]:
     splits = {}
     with byte_bar(console) as progress:
         total = sum(stat.bytes for named in files.values() for stat in named.values())
         bar = progress.add_task("indexing", total=total)
         for split, named in sorted(files.items()):
-            files_read = []
-            builder = IndexBuilder(
-                storage, directory, split, schema, functools.partial(progress.advance, bar)
-            )
-            for file in builder.files(named):
-                files_read.append(file)
+            splits[split] = []
+            advance = functools.partial(progress.advance, bar)
+            for file in indexed_files(storage, directory, split, named, schema, advance):
+                splits[split].append(file)
                 for problem in file.problems:
                     say(console, f"damaged: {problem}")
-            splits[split] = IndexedSplit(tuple(files_read))
-            if not splits[split].num_records and not any(file.problems for file in files_read):
+            if not any(file.num_records or file.problems for file in splits[split]):
                 raise EmptySplitError(
                     f"split {split!r} of {directory} has no records: its files are empty."
                 )
@@ -163,12 +157,13 @@ def _read(
 def _publish(
     storage: Storage,
     directory: str,
-    splits: Mapping[str, IndexedSplit],
+    splits: Mapping[str, Sequence[IndexedFile]],
     args: argparse.Namespace,
     schema: Schema | None,
 ) -> None:
     """Writes index files, then the manifest, which keeps its entries of other splits."""
-    seen = schema or merged_schema(indexed.schema() for indexed in splits.values())
+    seen = schema or merged_schema(map(schema_of, splits.values()))
+    made = {split: split_entry(files) for split, files in splits.items()}
 
     def merged(earlier: Manifest | None) -> Manifest:
         earlier = earlier or Manifest(PASSED_ON, seen, {})
@@ -182,13 +177,13 @@ def _publish(
         labels = earlier.labels
         if args.labels_file:
             labels = read_labels(args.labels_file, args.label_key, args.label_base, of_all)
-        entries = others | {split: indexed.entry() for split, indexed in splits.items()}
+        entries = others | {split: entry for split, (entry, _) in made.items()}
         writer = f"{INDEX_WRITER} {version_of('infeed')}".rstrip()
         return Manifest(args.name or earlier.name, of_all, entries, labels, writer)
 
-    for split, indexed in splits.items():
+    for split, (_, index) in made.items():
         storage.sweep(join(directory, "_index"), [f"{split}.npy"])
-        write_file(storage, join(directory, index_file(split)), indexed.index)
+        write_file(storage, join(directory, index_file(split)), index)
     storage.sweep(directory, [MANIFEST_FILE])
     update_manifest(storage, directory, merged)
 

@@ -5,10 +5,9 @@ Memory: a few MB and a record per thread, and 8 bytes per record, 32 while the i
 Needs no TensorFlow."""
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import google_crc32c
 import numpy as np
@@ -44,93 +43,73 @@ class IndexedFile:
         return len(self.rows) // 2
 
 
-@dataclass(frozen=True)
-class IndexedSplit:
-    """The files of a split in the order of their names, which is the order of records."""
-
-    files: tuple[IndexedFile, ...]
-
-    @property
-    def num_records(self) -> int:
-        """The records of all files."""
-        return sum(file.num_records for file in self.files)
-
-    def schema(self) -> Schema:
-        """The merged schema of all records, of which there must be one. Raises SchemaError on
-        conflicting features."""
-        return merged_schema(file.schema for file in self.files if file.schema)
-
-    @cached_property
-    def index(self) -> bytes:
-        """The index file, cached: it is both checksummed and written."""
-        columns = [np.frombuffer(file.rows, np.uint32) for file in self.files]
-        return encode_index(np.concatenate(columns).reshape(-1, 2))
-
-    def entry(self) -> SplitEntry:
-        """The split's entry in the manifest. docs/format.md defines the digests."""
-        shards = tuple(
-            ShardEntry(file.name, file.num_records, file.bytes, file.crc32c) for file in self.files
-        )
-        keys = add_digests(file.key_digest for file in self.files)
-        sources = {"inputs": len(shards), "bytes": sum(shard.bytes for shard in shards)}
-        entry = SplitEntry(shards, crc32c(self.index), "", f"{keys:032x}", seed=0, sources=sources)
-        plan = f"infeed index\0{entry.fingerprint}\0{entry.index_crc32c:08x}"
-        return replace(entry, plan_digest=hex_digest(plan.encode()))
+def schema_of(files: Sequence[IndexedFile]) -> Schema:
+    """The merged schema of all records, of which there must be one. Raises SchemaError on
+    conflicting features."""
+    return merged_schema(file.schema for file in files if file.schema)
 
 
-@dataclass(frozen=True)
-class IndexBuilder:
-    """Reads the files of a split.
+def split_entry(files: Sequence[IndexedFile]) -> tuple[SplitEntry, bytes]:
+    """The entry in the manifest, and the content of the index file, of a split with these files, in
+    the order of their names, which is the order of records. docs/format.md defines the digests."""
+    columns = [np.frombuffer(file.rows, np.uint32) for file in files]
+    index = encode_index(np.concatenate(columns).reshape(-1, 2))
+    shards = tuple(
+        ShardEntry(file.name, file.num_records, file.bytes, file.crc32c) for file in files
+    )
+    keys = add_digests(file.key_digest for file in files)
+    sources = {"inputs": len(shards), "bytes": sum(shard.bytes for shard in shards)}
+    entry = SplitEntry(shards, crc32c(index), "", f"{keys:032x}", seed=0, sources=sources)
+    plan = f"infeed index\0{entry.fingerprint}\0{entry.index_crc32c:08x}"
+    return replace(entry, plan_digest=hex_digest(plan.encode())), index
+
+
+def indexed_files(
+    storage: Storage,
+    directory: str,
+    split: str,
+    files: Listing,
+    schema: Schema | None = None,
+    read: Callable[[int], object] = lambda _: None,
+) -> Iterator[IndexedFile]:
+    """Reads the files of a split, several at a time, and yields them in order.
 
     schema: what every record must match; None infers what they have in common. read: called with
     the bytes read."""
 
-    storage: Storage
-    directory: str
-    split: str
-    schema: Schema | None = None
-    read: Callable[[int], object] = lambda _: None
-
-    def files(self, files: Listing) -> Iterator[IndexedFile]:
-        """Yields these files in order; reads several at a time."""
-        with ThreadPoolExecutor(
-            files_at_once(self.storage), thread_name_prefix="infeed-index"
-        ) as pool:
-            # left early, map cancels the others
-            yield from pool.map(self._read_file, files.keys(), files.values())
-
-    def _read_file(self, name: str, stat: Stat) -> IndexedFile:
-        path = join(self.directory, name)
+    def indexed(name: str, stat: Stat) -> IndexedFile:
+        path = join(directory, name)
         guess = SchemaGuess()
         checksum = google_crc32c.Checksum()
         file = IndexedFile(name, stat.bytes)
         try:
             # dangling links and pipes are listed as empty, too; stat raises for them
             if not stat.bytes:
-                self.storage.stat(path)
-            pieces = pieces_of(
-                self.storage, path, stat.bytes, PIECE_BYTES, checksum, read=self.read
-            )
+                storage.stat(path)
+            pieces = pieces_of(storage, path, stat.bytes, PIECE_BYTES, checksum, read=read)
             for frame in read_frames(pieces, None, min(stat.bytes, MAX_INDEXED_BYTES)):
                 problem = frame.problem
-                if not problem and self.schema:
-                    problem = payload_problem(self.schema, frame.payload)
+                if not problem and schema:
+                    problem = payload_problem(schema, frame.payload)
                 elif not problem:
                     guess.add(frame.payload)
                 if problem:
-                    file.problems.append(
-                        f"{path}, record {frame.record} at byte {frame.offset}: {problem}"
-                    )
+                    where = f"{path}, record {frame.record} at byte {frame.offset}"
+                    file.problems.append(f"{where}: {problem}")
                     continue
                 file.rows.extend((len(frame.payload), frame.crc))
-                key = record_key(self.split, name, frame.record)
+                key = record_key(split, name, frame.record)
                 file.key_digest += key_digest([key.encode("utf-8", "surrogateescape")])
         except StorageError as e:
             file.problems.append(f"{e}")
-        file.schema = self.schema if file.rows and self.schema else guess.schema
+        file.schema = schema if file.rows and schema else guess.schema
         file.crc32c = int.from_bytes(checksum.digest(), "big")
         if not file.problems and not stat.agrees_with(Stat(stat.bytes, file.crc32c)):
             file.problems.append(
                 f"{path} has crc32c {file.crc32c:08x}, but it was listed with {stat}"
             )
         return file
+
+    with ThreadPoolExecutor(files_at_once(storage), thread_name_prefix="infeed-index") as pool:
+        # left early, map cancels the others
+        yield from pool.map(indexed, files.keys(), files.values())

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 from rich.progress import track
 
-from pipeline.commands.bounded_values import Values
+from pipeline.commands.bounded_values import BoundedValues
 from pipeline.console.console import Console
 from pipeline.errors import InfeedError
 from pipeline.orders.shuffle import splitmix64
@@ -64,7 +64,7 @@ class Facts:
     labels: Counter[int] = field(default_factory=Counter)
     formats: Counter[str] = field(default_factory=Counter)
     misfits: Counter[str] = field(default_factory=Counter)
-    values: dict[Measure, Values] = field(default_factory=lambda: defaultdict(Values))
+    values: dict[Measure, BoundedValues] = field(default_factory=lambda: defaultdict(BoundedValues))
 
 
 def spread(total: int, count: int) -> np.ndarray:

@@ -56,13 +56,20 @@ class Problem(NamedTuple):
 
 @dataclass
 class _Findings:
-    """The content of a shard, or of all shards of a split."""
+    """The content of a shard, or of all shards of a split.
 
-    records: int = 0  # with intact bytes
+    numbers: "records" with intact bytes, "keys" of records that contain theirs, and the "digest" of
+        these keys.
+    totals: of features whose totals the manifest states."""
+
+    numbers: Counter[str] = field(default_factory=Counter)
     labels: Counter[int] = field(default_factory=Counter)
-    # of features whose totals the manifest states
     totals: Counter[str] = field(default_factory=Counter)
-    key_digest: int | None = 0  # of these records; None: some record does not contain its key
+
+    @property
+    def records(self) -> int:
+        """Records with intact bytes."""
+        return self.numbers["records"]
 
 
 def check_sidecars(storage: Storage, manifest: Manifest) -> Iterator[Problem]:
@@ -119,24 +126,18 @@ class SplitVerifier(_Findings):
         pool = ThreadPoolExecutor(files_at_once(self.storage), thread_name_prefix="infeed-verify")
         try:
             for of_shard, problems in pool.map(self._prove, range(len(self.entry.shards))):
-                self.records += of_shard.records
+                self.numbers.update(of_shard.numbers)
                 self.labels.update(of_shard.labels)
                 self.totals.update(of_shard.totals)
-                if self.key_digest is None or of_shard.key_digest is None:
-                    self.key_digest = None
-                else:
-                    self.key_digest = add_digests((self.key_digest, of_shard.key_digest))
                 yield from problems
         finally:
             pool.shutdown(cancel_futures=True)
-        if self.records != self.entry.num_records:
-            self.key_digest = None  # the digest of the remaining records proves nothing
-        elif what := self._wrong_total():
+        if self.records == self.entry.num_records and (what := self._wrong_total()):
             yield Problem(join(directory, MANIFEST_FILE), what)
         if self.key_verdict == "wrong":
             what = (
                 f"key_digest of {self.split!r} is {self.entry.key_digest}, its records have "
-                f"{self.key_digest:032x}"
+                f"{self._key_digest}"
             )
             yield Problem(join(directory, MANIFEST_FILE), what)
 
@@ -152,9 +153,15 @@ class SplitVerifier(_Findings):
     @property
     def key_verdict(self) -> str:
         """Whether the key digest is proven, wrong, not kept or unknown."""
-        if self.key_digest is None:
-            return "not kept" if self.records == self.entry.num_records else "unknown"
-        return "proven" if f"{self.key_digest:032x}" == self.entry.key_digest else "wrong"
+        if self.records != self.entry.num_records:
+            return "unknown"  # the digest of the remaining records proves nothing
+        if self.numbers["keys"] < self.records:
+            return "not kept"
+        return "proven" if self._key_digest == self.entry.key_digest else "wrong"
+
+    @property
+    def _key_digest(self) -> str:
+        return f"{add_digests([self.numbers['digest']]):032x}"
 
     def _strays(self) -> Iterator[Problem]:
         """Shards that are not in the manifest."""
@@ -189,7 +196,7 @@ class SplitVerifier(_Findings):
                 if frame.problem:
                     problems.append(Problem(where, frame.problem))
                     continue
-                findings.records += 1
+                findings.numbers["records"] += 1
                 if inside := "; ".join(self._problems_inside(findings, frame.payload)):
                     problems.append(Problem(where, inside, "as converted"))
             for _ in pieces:  # the bytes after the last record
@@ -210,13 +217,11 @@ class SplitVerifier(_Findings):
         schema = self.manifest.schema
         labels = self.manifest.labels
         if schema.opaque:
-            findings.key_digest = None
             return
         try:
             layout = example_layout(payload)
             values = decode_example(payload)
         except SchemaError as e:
-            findings.key_digest = None
             yield str(e).rstrip(".")
             return
         yield from schema_problems(schema, layout)
@@ -228,10 +233,8 @@ class SplitVerifier(_Findings):
                 number for number in values.get(name, ()) if isinstance(number, int)
             )
         key = None if schema.name == PASSED_ON else key_of(self.manifest.name, self.split, values)
-        if key is None or findings.key_digest is None:
-            findings.key_digest = None
-        else:
-            findings.key_digest += key_digest([key])
+        if key is not None:
+            findings.numbers.update(keys=1, digest=key_digest([key]))
         for name, feature in schema.features.items() if self.decode else ():
             for data in values.get(name, ()) if feature.content == "image" else ():
                 problem = image_problem(data) if isinstance(data, bytes) else ""

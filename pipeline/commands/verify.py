@@ -20,7 +20,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from pipeline.checks import did_you_mean
-from pipeline.commands.dataset_facts import occurring, outside
+from pipeline.commands.dataset_facts import LabelCounts
 from pipeline.commands.split_verifier import Cause, Problem, SplitVerifier, check_sidecars
 from pipeline.console.console import Console, byte_bar, say
 from pipeline.console.parser import Parser, exit_with
@@ -167,9 +167,9 @@ def _notes(verifier: SplitVerifier) -> Iterator[str]:
         each = (
             f", each in {min(inside):,} to {max(inside):,} records" if len(set(inside)) > 1 else ""
         )
-        occurs = f"{occurring(labels, counts)}{each}. {outside(labels, counts)}"
-        yield f"{verifier.split}: {occurs}".rstrip()
-    if verifier.key_digest is None and verifier.records == verifier.entry.num_records:
+        known = LabelCounts(labels, counts)
+        yield f"{verifier.split}: {known.occurring}{each}. {known.outside}".rstrip()
+    if verifier.key_verdict == "not kept":
         yield (
             f"records of {verifier.manifest.name!r} do not contain their keys, so no key digest "
             "can be compared. This is normal: lengths and checksums cover every byte."

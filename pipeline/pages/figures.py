@@ -101,9 +101,7 @@ def is_picture(array: np.ndarray) -> bool:
     channels first or last."""
     if array.ndim == 2:
         return array.dtype == np.uint8 and min(array.shape) >= LEAST_SIDE
-    return array.ndim == 3 and (
-        _are_sides(array.shape[:2], array.shape[2]) or _channels_first(array)
-    )
+    return array.ndim == 3 and _channels_last(array) is not None
 
 
 def thumbnail_of_array(pixels: np.ndarray, alt: str) -> Picture:
@@ -112,29 +110,23 @@ def thumbnail_of_array(pixels: np.ndarray, alt: str) -> Picture:
     uint8 is shown unchanged; other numbers are scaled so that the smallest is black and the largest
     white."""
     array = np.asarray(pixels)
-    if array.ndim == 3 and _channels_first(array):
-        array = array.transpose(1, 2, 0)
+    if array.ndim == 3 and (shown := _channels_last(array)) is not None:
+        array = shown.squeeze(2) if shown.shape[2] == 1 else shown
     if array.dtype != np.uint8:
         array = array.astype(np.float32)
         finite = array[np.isfinite(array)]
         low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
-        scaled = (np.nan_to_num(array, nan=low, posinf=high, neginf=low) - low) * (
-            255.0 / ((high - low) or 1.0)
-        )
-        array = scaled.round().astype(np.uint8)
-    if array.ndim == 3 and array.shape[2] == 1:
-        array = array[:, :, 0]
+        array = np.nan_to_num(array, nan=low, posinf=high, neginf=low) - low
+        array = (array * (255.0 / ((high - low) or 1.0))).round().astype(np.uint8)
     return _picture(Image.fromarray(array), alt)
 
 
-def _channels_first(array: np.ndarray) -> bool:
-    return not _are_sides(array.shape[:2], array.shape[2]) and _are_sides(
-        array.shape[1:], array.shape[0]
-    )
-
-
-def _are_sides(sides: tuple[int, ...], channels: int) -> bool:
-    return channels in CHANNELS and min(sides) >= LEAST_SIDE
+def _channels_last(array: np.ndarray) -> np.ndarray | None:
+    """The array as [height, width, 1 or 3]; None if it has no such shape."""
+    for shown in (array, array.transpose(1, 2, 0)):
+        if shown.shape[2] in CHANNELS and min(shown.shape[:2]) >= LEAST_SIDE:
+            return shown
+    return None
 
 
 def _picture(image: Image.Image, alt: str) -> Picture:

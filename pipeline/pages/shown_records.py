@@ -189,14 +189,15 @@ def _values(features: Features, values: Values) -> Iterator[tuple[str, str]]:
         if items.size and _holds(features, key) == "raw" and items.dtype.kind in "biufO":
             count = FIRST_VALUES if _is_long(value) or items.dtype == object else items.size
             more = f", ... ({items.size:,} values)" if items.size > count else ""
-            yield key, ", ".join(map(_item, items[:count].tolist())) + more
+            yield key, ", ".join(map(item_text, items[:count].tolist())) + more
 
 
 def _is_long(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.size > MOST_VALUES
 
 
-def _item(value: Any) -> str:
+def item_text(value: Any) -> str:
+    """A number, or the beginning of bytes, as pages and commands show them."""
     if isinstance(value, bytes):
         return f"{value[:8].hex(' ')}{' ...' * (len(value) > 8)} ({counted(len(value), 'byte')})"
     return f"{value:.6g}" if isinstance(value, float) else str(value)

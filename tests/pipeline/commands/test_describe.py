@@ -152,7 +152,7 @@ def test_samples_show_every_kind_of_value(animals, describe, images):
     assert "\nname café \\x1b[31m \\xff\n" in printed  # no orders to the terminal
     assert "\nimage JPEG 8x8 L, " in printed
     assert "\nbox 0.5, 0.5, 0.5, 0.5, ... (5 values)\n" in printed
-    assert "\ndata 30 31 32 33 34 35 36 37 ... (10 B)\n" in printed
+    assert "\ndata 30 31 32 33 34 35 36 37 ... (10 bytes)\n" in printed
     assert "\nimage unreadable image (no image that Pillow recognizes), 2 B\n" in printed
     assert "record 0" not in describe(directory, "--samples", "0")
 
