@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
-from rich.progress import track
 
 from pipeline.commands.bounded_values import BoundedValues
-from pipeline.console.console import Console
+from pipeline.console.console import tracked
 from pipeline.errors import InfeedError
 from pipeline.orders.shuffle import splitmix64
 from pipeline.pages.shown_records import OF_FILES
@@ -102,11 +101,7 @@ def gathered(reader: IndexedRecords, ids: np.ndarray, *, only_labels: bool = Fal
     facts = Facts()
     groups = np.split(ids, range(RECORDS_PER_READ, len(ids), RECORDS_PER_READ))
     batches = reader.read(weighed(reader, groups))
-    console = Console(stderr=True)
-    hidden = not console.is_terminal
-    for records in track(
-        batches, "reading", len(groups), console=console, disable=hidden, transient=True
-    ):
+    for records in tracked(batches, "reading", len(groups)):
         for record in records:
             try:
                 values = decode_example(intact(record)[0])

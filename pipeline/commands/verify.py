@@ -16,13 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
-from rich.table import Column, Table
-from rich.text import Text
 
 from pipeline.checks import did_you_mean
 from pipeline.commands.dataset_facts import LabelCounts
 from pipeline.commands.split_verifier import Cause, Problem, SplitVerifier, check_sidecars
-from pipeline.console.console import Console, byte_bar, say
+from pipeline.console.console import Console, byte_bar, say, table
 from pipeline.console.parser import Parser, exit_with
 from pipeline.errors import ManifestError, OptionError
 from pipeline.shards.frames import FRAME_BYTES
@@ -35,6 +33,7 @@ from pipeline.storage.storage import in_parallel, join, write_file
 
 EXAMPLES = ("shards", "shards --split validation --decode")
 DALI_DIRECTORY = "_dali"
+RESULTS = ("split", "records", "bytes", "shards", "images", "keys", "result")
 ProblemsBySplit = Mapping[str, Sequence[Problem]]
 
 
@@ -57,11 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     sidecars = list(check_sidecars(storage, manifest))
     for problem in sidecars:
         say(console, f"damaged: {problem}")
-    names = ("split", "records", "bytes", "shards", "images", "keys", "result")
-    headers = (Column(name, no_wrap=True) for name in names)  # fits 80 columns
-    table = Table(
-        *headers, title="Verified", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
-    )
+    rows = []
     notes = []
     problems_of_splits = {}
     with byte_bar(console) as progress:
@@ -77,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             for problem in verifier.problems():
                 problems.append(problem)
                 say(console, f"damaged: {problem}")
-            table.add_row(*map(Text, _row(verifier, problems, args.decode)))
+            rows.append(_row(verifier, problems, args.decode))
             notes += _notes(verifier)
             if args.dali_index is not None:
                 directory = args.dali_index or join(args.directory, DALI_DIRECTORY)
@@ -86,7 +81,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                     paths = write_dali_index(directory, verifier.entry, verifier.index)
                     what = f"DALI index of {counted(len(paths), 'shard')} -> {directory}"
                 notes.append(f"{split}: {what}")
-    console.print(table)
+    # fits 80 columns
+    style = {"unwrapped": RESULTS, "box": SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
+    console.print(table(RESULTS, rows, "Verified", **style))
     for line in (*dict.fromkeys(notes), *repairs(manifest, problems_of_splits, sidecars)):
         say(console, line)
     return int(any(problems_of_splits.values()) or bool(sidecars))

@@ -1,8 +1,8 @@
 """What commands print with, so that control characters in raw data never reach a terminal."""
 
 import os
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Container, Iterable
+from typing import Any, TypeVar
 
 import rich.console
 from rich.console import ConsoleOptions, RenderableType
@@ -13,6 +13,7 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
+    track,
 )
 from rich.segment import Segment
 from rich.table import Column, Table
@@ -59,19 +60,34 @@ def byte_bar(console: rich.console.Console) -> Progress:
     )
 
 
+T = TypeVar("T")
+
+
+def tracked(items: Iterable[T], what: str, count: int, *, hidden: bool = False) -> Iterable[T]:
+    """The items, with a progress bar on stderr if that is a terminal."""
+    console = Console(stderr=True)
+    hidden = hidden or not console.is_terminal
+    return track(items, what, count, console=console, disable=hidden, transient=True)
+
+
 def say(console: rich.console.Console, line: str) -> None:
     """Prints exactly one line, without markup or wrapping, whatever the text contains."""
     console.print(printable(line), markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def table(
-    columns: Iterable[str], rows: Iterable[Iterable[object]], title: str = "", **style: Any
+    columns: Iterable[str],
+    rows: Iterable[Iterable[object]],
+    title: str = "",
+    *,
+    unwrapped: Container[str] = (),
+    **style: Any,
 ) -> Table:
     """A table of plain text, as data must not act as markup or as terminal control codes. Texts
     that are too long fold.
 
-    style: of rich's Table."""
-    headers = (Column(Text(name), overflow="fold") for name in columns)
+    unwrapped: columns that are never folded. style: of rich's Table."""
+    headers = (Column(Text(name), overflow="fold", no_wrap=name in unwrapped) for name in columns)
     grid = Table(*headers, title=Text(title) if title else None, title_justify="left", **style)
     for row in rows:
         grid.add_row(

@@ -12,11 +12,10 @@ if __name__ == "__main__":
 import json
 from collections.abc import Iterable, Iterator, Sequence
 
-from rich.progress import track
 from rich.table import Table
 
 from pipeline import logs
-from pipeline.console.console import Console, say, table
+from pipeline.console.console import Console, say, table, tracked
 from pipeline.console.parser import Parser, exit_with
 from pipeline.errors import OptionError
 from pipeline.sizes import counted
@@ -88,37 +87,38 @@ def _print(seen: SeenStep, loss: float | None) -> None:
 
 def _with_progress(batches: Iterator[SeenStep], steps: int) -> Iterable[SeenStep]:
     """Shows progress if it may take long, and if lines are not printed to the same terminal."""
-    console = Console(stderr=True)
-    hidden = steps < LONG_STEPS or not console.is_terminal or Console().is_terminal
-    return track(batches, "reading records", steps, console=console, disable=hidden, transient=True)
+    hidden = steps < LONG_STEPS or Console().is_terminal
+    return tracked(batches, "reading records", steps, hidden=hidden)
 
 
 def _table(records: Sequence[SeenRecord]) -> Table:
-    columns = {
-        "row": [str(record.row) for record in records],
-        "index": [str(record.index) for record in records],
-        "epoch": [str(record.epoch) for record in records]
-        if len({record.epoch for record in records}) > 1
-        else [],
-        "split": [record.place.split or "" for record in records if record.place.shard is None],
-        "shard and offset": [
-            "" if record.place.shard is None else f"{record.place.shard} @{record.place.offset}"
-            for record in records
-        ],
-        # --json has it with its folders
-        "key": [record.place.key.rpartition("/")[2] for record in records],
-        "label": [record.place.label for record in records],
-        "note": [record.note for record in records],
+    """The records without columns that are empty, and without the epoch if all have the same."""
+    epochs = {record.epoch for record in records}
+    rows = [_row(record) for record in records]
+    columns = [
+        name
+        for name in rows[0]
+        if any(row[name] for row in rows) and (name != "epoch" or len(epochs) > 1)
+    ]
+    cells = ([row[name] for name in columns] for row in rows)
+    unwrapped = {*columns} - {"key", "label", "note"}
+    style = {"box": None, "pad_edge": False, "collapse_padding": True}
+    return table(columns, cells, unwrapped=unwrapped, **style)
+
+
+def _row(record: SeenRecord) -> dict[str, str]:
+    place = record.place
+    known = place.shard is not None
+    return {
+        "row": str(record.row),
+        "index": str(record.index),
+        "epoch": str(record.epoch),
+        "split": "" if known else place.split or "",
+        "shard and offset": f"{place.shard} @{place.offset}" if known else "",
+        "key": place.key.rpartition("/")[2],  # --json has it with its folders
+        "label": place.label,
+        "note": record.note,
     }
-    columns = {
-        name: cells for name, cells in columns.items() if len(cells) == len(records) and any(cells)
-    }
-    rows = zip(*columns.values(), strict=True)
-    grid = table(columns, rows, box=None, pad_edge=False, collapse_padding=True)
-    for name, column in zip(columns, grid.columns, strict=True):
-        column.no_wrap = name not in ("key", "label", "note")
-        column.justify = "left"
-    return grid
 
 
 if __name__ == "__main__":
