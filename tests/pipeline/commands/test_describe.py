@@ -9,7 +9,7 @@ from damage import flip_payload_bits
 
 from pipeline.commands import record_facts as facts
 from pipeline.commands.describe import main
-from pipeline.errors import ManifestError, OptionError
+from pipeline.errors import ManifestError
 from pipeline.shards.manifest import read_manifest, update_manifest
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.storage.local import LocalStorage
@@ -106,25 +106,16 @@ def test_labels_of_a_large_split_are_those_of_a_sample_and_it_says_so(
     assert describe(directory, "--all") != printed
 
 
-def test_all_labels_are_counted_if_they_are_few_and_classes_without_records_are_shown(
-    animals, describe
-):
-    printed = describe(animals([[named(1)] * 900, [named(2), *[named(3)] * 99]], classes=4))
-    assert "train: labels of all 1,000 records; 3 of 4 classes occur" in printed
-    assert "2 animal2 1 ▏" in printed
-    assert "3 animal3 99 █" in printed
-    assert "\n4 animal4 0\n" in printed
-
-
-def test_damaged_records_are_counted_apart_from_the_labels(animals, describe):
-    directory = animals([[named(1)] * 50])
+def test_all_labels_are_counted_if_they_are_few_and_damaged_records_are_apart(animals, describe):
+    directory = animals([[named(1)] * 900, [named(2), *[named(3)] * 99]], classes=4)
     flip_payload_bits(directory, "train", 7, 9)
     printed = describe(directory, "--samples", "0")
     assert (
-        "1 of 3 classes occurs. 2 records are damaged and left out here. To find every damaged record, run: "
-        in printed
+        "train: labels of all 1,000 records; 3 of 4 classes occur. 2 records are damaged and left out here. "
+        "To find every damaged record, run: " in printed
     )
-    assert "1 animal1 48 █" in printed
+    for line in ("1 animal1 898 █", "2 animal2 1 ▏", "3 animal3 99 █", "\n4 animal4 0\n"):
+        assert line in printed
 
 
 def test_only_the_most_and_least_frequent_classes_are_printed(animals, describe):
@@ -172,8 +163,6 @@ def test_a_dataset_that_cannot_be_described_is_one_line_and_exit_code_2(animals,
     with pytest.raises(ManifestError, match="there is no such directory"):
         main([str(tmp_path / "nowhere")])
     directory = animals([[named(1)]])
-    with pytest.raises(OptionError, match="--samples=-1: must be at least 0"):
-        main([directory, "--samples", "-1"])
     LocalStorage().delete(f"{directory}/train-00000-of-00001")
     command = [sys.executable, "-m", "pipeline.commands.describe", directory]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)

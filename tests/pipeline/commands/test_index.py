@@ -141,27 +141,6 @@ def test_a_link_to_nowhere_or_a_pipe_is_not_taken_for_an_empty_file(foreign, cap
     assert not (foreign / "manifest.json").exists()
 
 
-def test_compressed_files_are_refused_with_the_way_out(foreign):
-    path = foreign / "ds-val.tfrecord"
-    path.write_bytes(gzip.compress(path.read_bytes()))
-    with pytest.raises(
-        OptionError,
-        match=r"ds-val.tfrecord is compressed \(gzip\).*converters.tfrecord_to_gcs --raw",
-    ):
-        main([str(foreign)])
-
-
-def test_a_conversion_is_never_indexed_over(numbers_of, foreign):
-    with pytest.raises(
-        ConversionError, match=r"is the output of a conversion, which writes its own index"
-    ):
-        main([numbers_of(5)])
-    (foreign / "_shards").mkdir()
-    (foreign / "_shards/train.plan.json").write_text("{}")
-    with pytest.raises(ConversionError, match=r"If it has not finished, run its command again"):
-        main([str(foreign)])
-
-
 def test_label_names_and_the_dataset_name_stay_when_it_is_indexed_again(foreign, tmp_path):
     (tmp_path / "names").write_text("zero\none\n")
     main(
@@ -203,27 +182,57 @@ def test_files_whose_names_tell_no_split_need_the_split_option(tmp_path):
     write(tmp_path / "part-0", range(3))
     write(tmp_path / "part-1", range(3, 5))
     with pytest.raises(
-        OptionError,
-        match=r"none of 2 files \(part-0, part-1, ...\) has a name like a TFRecord of a",
+        OptionError, match=r"none of 2 files \(part-0, part-1, ...\) has a name like"
     ):
         main([f"{tmp_path}/part-*"])
-    with pytest.raises(RawDataError, match="cannot tell the split of part-2-of-3.tfrecord"):
-        write(tmp_path / "part-2-of-3.tfrecord", [])
-        main([str(tmp_path)])
     main([f"{tmp_path}/part-?", "--split=train"])
     assert rows_of(tmp_path, "train") == list(range(5))
 
 
-def test_missing_and_empty_files_are_refused(tmp_path):
-    with pytest.raises(OptionError, match=r"/x-\* matches no file"):
-        main([f"{tmp_path}/x-*"])
-    with pytest.raises(OptionError, match=r"/nowhere is neither a file nor a directory"):
-        main([f"{tmp_path}/nowhere"])
-    write(tmp_path / "train.tfrecord", [])
+def compress(directory):
+    path = directory / "ds-val.tfrecord"
+    path.write_bytes(gzip.compress(path.read_bytes()))
+
+
+@pytest.mark.parametrize(
+    ("change", "pattern", "error", "message"),
+    [
+        (
+            compress,
+            *(
+                "",
+                OptionError,
+                r"val.tfrecord is compressed \(gzip\).*converters.tfrecord_to_gcs --raw",
+            ),
+        ),
+        (
+            lambda path: (path / "_shards").mkdir() or (path / "_shards/a.json").write_text("{}"),
+            *("", ConversionError, "own index. If it has not finished, run its command again"),
+        ),
+        (
+            lambda path: write(path / "part-2-of-3.tfrecord", []),
+            *("", RawDataError, "cannot tell the split of part-2-of-3.tfrecord"),
+        ),
+        (str, "/x-*", OptionError, r"/x-\* matches no file"),
+        (str, "/nowhere", OptionError, "/nowhere is neither a file nor a directory"),
+        (
+            lambda path: write(path / "test.tfrecord", []),
+            *("/test*", EmptySplitError, "split 'test' of .* has no records: its files are empty"),
+        ),
+    ],
+)
+def test_files_that_cannot_be_indexed_are_refused(foreign, change, pattern, error, message):
+    change(foreign)
+    with pytest.raises(error, match=message):
+        main([f"{foreign}{pattern}"])
+    assert not (foreign / "manifest.json").exists()
+
+
+def test_a_conversion_is_never_indexed_over(numbers_of):
     with pytest.raises(
-        EmptySplitError, match="split 'train' of .* has no records: its files are empty"
+        ConversionError, match="is the output of a conversion, which writes its own"
     ):
-        main([str(tmp_path)])
+        main([numbers_of(5)])
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 13, 1000])

@@ -35,22 +35,27 @@ class Dataset:
         place = [f"--raw-data-dir={self.raw.directory}", f"--output={self.out}"]
         imagenet_to_gcs.main([*place, labels, *forms, *flags])
 
-    def shard(self, split, number):
-        return self.directory / SHARDS[self.schema].format(split=split, number=number)
-
-    def edit_manifest(self, change):
-        path = self.directory / "manifest.json"
-        data = json.loads(path.read_text())
-        data.pop("checksum", None)
-        change(data["splits"]["train"])
-        path.write_text(json.dumps(data))
+    def train(self, number, count=3):
+        """The path of a shard."""
+        name = SHARDS[self.schema].format(split="train", number=f"{number:05d}-of-{count:05d}")
+        return self.directory / name
 
     def edit(self, name, change):
+        """Changes a file of JSON, whose checksum is left out."""
         path = self.directory / name
         data = json.loads(path.read_text())
+        data.pop("checksum", None)
         change(data)
         path.write_text(json.dumps(data))
 
+    def edit_split(self, change):
+        self.edit("manifest.json", lambda manifest: change(manifest["splits"]["train"]))
+
+    @property
+    def index(self):
+        return self.directory / "_index/train.npy"
+
+    @property
     def names(self):
         return next(self.directory.glob("*.labels.txt"))
 
@@ -72,68 +77,39 @@ CONVERSION, REMOVAL, SIDECARS = (
     "To remove files",
     "To repair the files for TFDS",
 )
+EXTRA = "00000-of-00009: is not in the manifest, but readers that match file names read it"
+METADATA = "metadata.json: is not in the manifest, but TFDS reads info.metadata from it"
 DAMAGES = {
-    "a flipped bit": (
-        lambda d: flip(d.shard("train", "00001-of-00003"), -100),
-        "payload has crc32c",
-        CONVERSION,
-    ),
-    "a shard cut": (
-        lambda d: os.truncate(d.shard("train", "00001-of-00003"), 99),
-        "ends inside it",
-        CONVERSION,
-    ),
-    "a shard lost": (
-        lambda d: d.shard("train", "00002-of-00003").unlink(),
-        "is missing, with its",
-        CONVERSION,
-    ),
-    "the index": (
-        lambda d: flip(d.directory / "_index/train.npy", -1),
-        "npy: has crc32c",
-        CONVERSION,
-    ),
-    "no index": (
-        lambda d: (d.directory / "_index/train.npy").unlink(),
-        "npy: cannot read",
-        CONVERSION,
-    ),
+    "a flipped bit": (lambda d: flip(d.train(1), -100), "payload has crc32c", CONVERSION),
+    "a shard cut": (lambda d: os.truncate(d.train(1), 99), "ends inside it", CONVERSION),
+    "a shard lost": (lambda d: d.train(2).unlink(), "is missing, with its", CONVERSION),
+    "the index": (lambda d: flip(d.index, -1), "npy: has crc32c", CONVERSION),
+    "no index": (lambda d: d.index.unlink(), "npy: cannot read", CONVERSION),
     "a key digest": (
-        lambda d: d.edit_manifest(lambda s: s.update(key_digest="0" * 32)),
-        "key_digest of",
-        CONVERSION,
+        lambda d: d.edit_split(lambda split: split.update(key_digest="0" * 32)),
+        *("key_digest of", CONVERSION),
     ),
     "a checksum": (
-        lambda d: d.edit_manifest(lambda s: s["shards"][0].update(crc32c=1)),
-        "manifest says",
-        CONVERSION,
+        lambda d: d.edit_split(lambda split: split["shards"][0].update(crc32c=1)),
+        *("manifest says", CONVERSION),
     ),
-    "a shard too many": (
-        lambda d: shutil.copy(
-            d.shard("train", "00000-of-00003"), d.shard("train", "00000-of-00009")
-        ),
-        "00000-of-00009: is not in the manifest, but readers that match file names read it",
-        REMOVAL,
-    ),
+    "a shard too many": (lambda d: shutil.copy(d.train(0), d.train(0, 9)), EXTRA, REMOVAL),
     "a split's lengths": (
         lambda d: d.edit(
             "dataset_info.json", lambda i: i["splits"][0].update(shardLengths=["5", "6", "6"])
         ),
-        "dataset_info.json: splits[0].shardLengths[0] is '5', the manifest says '6'",
-        SIDECARS,
+        *("dataset_info.json: splits[0].shardLengths[0] is '5', the manifest says '6'", SIDECARS),
     ),
     "a feature": (
         lambda d: d.edit("features.json", lambda f: f["featuresDict"]["features"].popitem()),
-        "features.json: featuresDict.features.",
-        SIDECARS,
+        *("features.json: featuresDict.features.", SIDECARS),
     ),
-    "a name of a class": (lambda d: flip(d.names(), -3), ".labels.txt: name ", SIDECARS),
+    "a name of a class": (lambda d: flip(d.names, -3), ".labels.txt: name ", SIDECARS),
     "a file more": (
         lambda d: (d.directory / "metadata.json").write_text('{"x": 1}'),
-        "metadata.json: is not in the manifest, but TFDS reads info.metadata from it",
-        REMOVAL,
+        *(METADATA, REMOVAL),
     ),
-    "no names": (lambda d: d.names().unlink(), ".labels.txt: cannot read", SIDECARS),
+    "no names": (lambda d: d.names.unlink(), ".labels.txt: cannot read", SIDECARS),
 }
 
 

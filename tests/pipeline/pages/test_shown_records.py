@@ -114,3 +114,27 @@ def test_long_values_are_omitted_if_their_text_is_shown(shown):
     assert (record.texts, record.values) == (["a \u21b5 b"], {})
     (record,) = shown(NUMBERS, [1.0], text_of=lambda _: "a")
     assert record.values == {"it": "1"}
+
+
+def test_records_are_shown_with_their_label_their_file_and_what_damages_them(digits):
+    dataset = open_dataset(str(digits[1]), "validation")
+    third, first = show_records(
+        dataset, [3, 0], text_of=lambda values: f"label {values['image/class/label']}\nnext"
+    )
+    assert (third.number, first.number) == (3, 0)
+    example = dataset.examples()[3]
+    assert third.name.encode() == example["image/filename"]
+    assert third.label == dataset.labels.names[example["image/class/label"] - 1]
+    assert third.texts[-1] == f"label {example['image/class/label']} ↵ next"
+    assert "validation-00000-of-0000" in third.where
+    (picture,) = third.pictures
+    assert picture.alt.startswith("record 3, label ")
+
+
+def test_a_record_that_cannot_be_read_says_why():
+    values = np.zeros(2, np.uint8)
+    changed = open_dataset({"values": values})
+    values[1] = 5
+    intact, damaged = show_records(changed, [0, 1])
+    assert not intact.problem
+    assert "They have been written to since" in damaged.problem

@@ -255,27 +255,3 @@ def test_a_class_that_was_only_predicted_has_empty_cells_as_the_note_explains():
         ("0", 2, 0.5, 1.0, pytest.approx(2 / 3), 1.0),
     ]
     assert isinstance(classes.table()[1][2], Share)
-
-
-def test_records_are_shown_with_their_label_their_file_and_what_damages_them(digits):
-    dataset = open_dataset(str(digits[1]), "validation")
-    third, first = show_records(
-        dataset, [3, 0], text_of=lambda values: f"label {values['image/class/label']}\nnext"
-    )
-    assert (third.number, first.number) == (3, 0)
-    example = dataset.examples()[3]
-    assert third.name.encode() == example["image/filename"]
-    assert third.label == dataset.labels.names[example["image/class/label"] - 1]
-    assert third.texts[-1] == f"label {example['image/class/label']} ↵ next"
-    assert "validation-00000-of-0000" in third.where
-    (picture,) = third.pictures
-    assert picture.alt.startswith("record 3, label ")
-
-
-def test_a_record_that_cannot_be_read_says_why():
-    values = np.zeros(2, np.uint8)
-    changed = open_dataset({"values": values})
-    values[1] = 5
-    intact, damaged = show_records(changed, [0, 1])
-    assert not intact.problem
-    assert "They have been written to since" in damaged.problem
