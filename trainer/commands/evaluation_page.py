@@ -163,7 +163,7 @@ def evaluation_page(
         "result": result,
         "facts": facts,
         "made_by": made_by,
-        "main_metrics": [metrics[name] for name in (first, *second)],
+        "main_metrics": [(metrics[name][1], _words(name), "") for name in (first, *second)],
         "metrics": [*metrics.values()][:MOST_METRICS] + totals,
         "most_metrics": MOST_METRICS,
         "classes": classes,
