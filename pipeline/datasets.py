@@ -10,7 +10,7 @@ from typing import Literal
 from pipeline.checks import check_number
 from pipeline.decoding.decode import Decoder
 from pipeline.decoding.op import Op
-from pipeline.decoding.planning import PadTo
+from pipeline.decoding.padding import PadTo
 from pipeline.errors import OptionError
 from pipeline.hosts import ONE_HOST, Hosts
 from pipeline.inputs.caches import Cache, CachedRecords, cached

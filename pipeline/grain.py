@@ -11,14 +11,15 @@ from typing import Any, NoReturn, SupportsIndex
 import numpy as np
 
 from pipeline.decoding.decode import Decoder
-from pipeline.decoding.op import Op, Rng
+from pipeline.decoding.op import Op
+from pipeline.decoding.rng import Rng
 from pipeline.errors import CorruptRecordError, OptionError, SchemaError
 from pipeline.inputs.grain_batches import evaluation_batches, training_batches
 from pipeline.orders.order import check_sizes
+from pipeline.parsing import RecordParser
 from pipeline.shards.frames import crc32c
 from pipeline.sources.dataset import Dataset
 from pipeline.sources.open_dataset import Data, open_dataset
-from pipeline.sources.single_records import ExampleParser
 
 __all__ = ["Source", "evaluation_batches", "source", "training_batches"]
 
@@ -66,7 +67,7 @@ class Source:
     def __init__(self, records: Dataset, decoder: Decoder, ops: Sequence[Op]) -> None:
         self._records = records
         self._decoder = decoder
-        self._parser = ExampleParser(records.layout, decoder.stored)
+        self._parse = RecordParser(records.layout, decoder.stored)
         self._rngs = [_NoRng(op) for op in ops]
 
     def __repr__(self) -> str:
@@ -79,9 +80,8 @@ class Source:
     def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
         (payload,) = self._records.take([index])
         number = index.__index__() % len(self)
-        record = self._parser.parse(payload, lambda: self._records.where(number))
         try:
-            features = self._decoder.decode_one(record, self._rngs)
+            features = self._decoder.decode_one(self._parse(payload), self._rngs)
         except SchemaError as e:
             raise SchemaError(f"{self._records.where(number)}: {e}") from e
         crc = np.uint32(crc32c(payload))

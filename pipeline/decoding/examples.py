@@ -13,11 +13,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipeline.decoding.columns import ONE_BYTE, Columns, Ragged, Slices, floats, integers, merged
+from pipeline.decoding.columns import Columns, Ragged, Slices, merged
+from pipeline.decoding.packed_lists import ONE_BYTE, floats, integers
+from pipeline.parsing import example_values
 from pipeline.shards.example import LIST_TAG, varint
-from pipeline.shards.example_decoding import decode_features, example_keys
+from pipeline.shards.example_decoding import example_keys
 from pipeline.shards.schema import Feature
-from pipeline.spec import DTYPES, feature_values
+from pipeline.spec import DTYPES
 
 _PADDING = bytes(512)  # after the last record: a step may look beyond its end
 _MOST_ORDERS = 3  # of keys, in one batch; other records are decoded one by one
@@ -128,12 +130,12 @@ class ExampleParser:
         return alike, columns
 
     def _one_by_one(self, payloads: Sequence[bytes], keys: Collection[bytes]) -> Columns:
-        features = [decode_features(payload, keys) for payload in payloads]
+        features = {key: self._features[key] for key in keys}
+        records = [example_values(payload, features) for payload in payloads]
         columns = Columns()
-        for key in keys:
-            feature = self._features[key]
+        for key, feature in features.items():
             name = key.decode()
-            rows = [feature_values(name, feature, record.get(name)) for record in features]
+            rows = [record[name] for record in records]
             shape: Any = feature.shape
             empty = np.empty(0, DTYPES[feature.dtype])
             if feature.num_values is None:

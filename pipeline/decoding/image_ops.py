@@ -18,7 +18,8 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from pipeline.decoding.op import ImageOp, Rng, Size, Specs, spec_of
+from pipeline.decoding.op import ImageOp, Size, Specs, spec_of
+from pipeline.decoding.rng import Rng
 from pipeline.errors import OptionError, Reject, SchemaError
 from pipeline.raw.jpeg import PNG_MAGIC, frame_header, part_of
 from pipeline.spec import BYTES, ArraySpec

@@ -22,8 +22,9 @@ from pipeline.decoding.image_ops import (
     pixels_spec,
     png_or_webp_size,
 )
-from pipeline.decoding.op import ImageOp, Rng, Size, Specs
+from pipeline.decoding.op import ImageOp, Size, Specs
 from pipeline.decoding.resizing import Method, check_resizing, mirrored, resized
+from pipeline.decoding.rng import Rng
 from pipeline.errors import OptionError, SchemaError
 from pipeline.raw.jpeg import PNG_MAGIC
 from pipeline.spec import ArraySpec

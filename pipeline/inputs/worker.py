@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn, TypeVar
 
-from pipeline.decoding import rows as row_decoding
+from pipeline.decoding import row_threads
 from pipeline.errors import BadRecordsError, InputError
 from pipeline.inputs import worker_pool
 from pipeline.inputs.batch_decoder import BatchDecoder
@@ -75,7 +75,7 @@ def _end_with(parent: int) -> NoReturn:
 def _answer(
     index: int, requests: Connection, descriptors: Descriptors, work: Work, bad: list[BadRecord]
 ) -> None:
-    row_decoding.THREADS = work.threads
+    row_threads.THREADS = work.threads
     rows = work.rows[index]
     first = sum(len(each) for before in work.rows[:index] for each in before)
     slots = Slots(work.decoder.spec, work.together, descriptors.slots)

@@ -18,7 +18,7 @@ from sweep import SWEEP
 
 from pipeline import ops
 from pipeline.datasets import eval_dataset
-from pipeline.decoding.op import Rng
+from pipeline.decoding.rng import Rng
 from pipeline.errors import OptionError, SchemaError
 from pipeline.ops import Features, Specs
 from pipeline.spec import BYTES, ArraySpec

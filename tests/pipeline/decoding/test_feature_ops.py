@@ -11,7 +11,7 @@ from op_rng import rng_of
 from sweep import examples
 
 from pipeline.decoding.decode import Decoder
-from pipeline.decoding.planning import PadTo
+from pipeline.decoding.padding import PadTo
 from pipeline.errors import OptionError, SchemaError
 from pipeline.ops import Cast, Drop, Keep, MultiHot, Rename
 from pipeline.shards.example import encode_example

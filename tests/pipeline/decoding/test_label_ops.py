@@ -6,7 +6,7 @@ from op_rng import rng_of
 from sweep import examples
 
 from pipeline.decoding.decode import Decoder
-from pipeline.decoding.planning import PadTo
+from pipeline.decoding.padding import PadTo
 from pipeline.errors import OptionError, SchemaError
 from pipeline.ops import MultiHot, OneHot, RequireLabel
 from pipeline.shards.example import encode_example

@@ -10,7 +10,7 @@ from sweep import examples
 
 from pipeline.datasets import eval_dataset
 from pipeline.decoding.decode import Decoder
-from pipeline.decoding.planning import PadTo
+from pipeline.decoding.padding import PadTo
 from pipeline.errors import OptionError, SchemaError
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Schema

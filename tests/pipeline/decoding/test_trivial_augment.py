@@ -12,8 +12,8 @@ from sweep import examples
 
 from pipeline import ops
 from pipeline.decoding.decode import Decoder
-from pipeline.decoding.op import rngs_of
 from pipeline.decoding.pixel_ops import NAMES, STRENGTHS, augmented
+from pipeline.decoding.rng import rngs_of
 from pipeline.errors import OptionError, SchemaError
 from pipeline.spec import NUMBERS
 

@@ -20,7 +20,7 @@ from worker_ops import Fault
 
 from pipeline import sizes
 from pipeline.datasets import eval_dataset, train_dataset
-from pipeline.decoding import rows
+from pipeline.decoding import row_threads
 from pipeline.errors import CorruptRecordError, StallError
 from pipeline.inputs import dataset_input
 from pipeline.inputs.batches import Cost, choose_workers
@@ -209,9 +209,9 @@ def test_workers_that_stall_in_their_first_batch_are_waited_for_once(two_workers
 
 @pytest.mark.parametrize("threads", [None, 2, 32])
 def test_a_process_decodes_in_no_more_threads_than_pay(monkeypatch, threads):
-    monkeypatch.setattr(rows, "num_cores", lambda: 64)
-    monkeypatch.setattr(rows, "THREADS", threads)
-    assert rows._num_threads() == (2 if threads == 2 else 8)
+    monkeypatch.setattr(row_threads, "num_cores", lambda: 64)
+    monkeypatch.setattr(row_threads, "THREADS", threads)
+    assert row_threads._num_threads() == (2 if threads == 2 else 8)
 
 
 def test_workers_that_die_in_their_first_batch_leave_all_batches_to_threads(two_workers, caplog):
