@@ -1,5 +1,5 @@
-"""Random numbers for ops: a stream per record and op, the same on every machine and for every version
-of NumPy.
+"""Random numbers for ops: a stream per record and op, the same on every machine and for every
+version of NumPy.
 
 The generator is Philox4x32-10 (Salmon et al. 2011) with the seed of a record and op as its key and
 a counter from 0. One round of NumPy costs as much for a batch as for a record, so the records of a
