@@ -44,9 +44,10 @@ from beam_jobs.summary import check_size, empty_folders, empty_shards
 from pipeline.console import parser
 from pipeline.console.console import Console, say
 from pipeline.errors import ConversionError, InfeedError, OptionError, printable
-from pipeline.logs import quiet_stderr
+from pipeline.machine import num_cores
+from pipeline.quiet import quiet_stderr
 from pipeline.shards.naming import plan_file, receipt_file
-from pipeline.sizes import counted, format_bytes, num_cores
+from pipeline.sizes import counted, format_bytes
 from pipeline.storage.storage import in_parallel
 
 _TO_ITS_END = Waiting()

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipeline.decoding import image_ops, resizing, row_threads
+from pipeline.decoding import encoded_images, resizing, row_threads
 from pipeline.decoding import rows as row_decoding
 from pipeline.decoding.columns import Columns
 from pipeline.decoding.examples import ExampleParser
@@ -74,7 +74,7 @@ def emulate(lengths: Lengths, cores: int | None = None) -> None:
     _replace(row_decoding, ExampleParser=Parser)
     _replace(row_threads, time=_but(time, thread_time=_thread_time))
     if lengths.decode:
-        _replace(image_ops, simplejpeg=_but(image_ops.simplejpeg, decode_jpeg=decode))
+        _replace(encoded_images, simplejpeg=_but(encoded_images.simplejpeg, decode_jpeg=decode))
     if lengths.resize:
         _replace(resizing, cv2=_but(resizing.cv2, resize=resize))
     if cores:

@@ -15,14 +15,8 @@ from pipeline.errors import OptionError
 from pipeline.hosts import ONE_HOST, Hosts
 from pipeline.inputs.caches import Cache, CachedRecords, cached
 from pipeline.inputs.dataset_input import Batches, DatasetInput, Workers
-from pipeline.inputs.input_info import (
-    MAX_BAD_RECORDS,
-    BadRecord,
-    OnError,
-    Quarantine,
-    Unbatched,
-    without_batch,
-)
+from pipeline.inputs.quarantine import MAX_BAD_RECORDS, BadRecord, OnError, Quarantine
+from pipeline.inputs.unbatched import Unbatched, without_batch
 from pipeline.orders.defaults import (
     Mixture,
     Sizes,

@@ -10,7 +10,8 @@ from typing import Any
 
 from beam_jobs.converter import ConversionJob, Packer
 from pipeline.console.console import Console, say
-from pipeline.sizes import GB, free_memory_bytes, num_cores
+from pipeline.machine import free_memory_bytes, num_cores
+from pipeline.sizes import GB
 from pipeline.storage.schemes import open_storage
 
 _SECONDS_PER_PROCESS = 15  # of work, because processes start 3 s later

@@ -10,7 +10,8 @@ from functools import cached_property
 
 from beam_jobs.converter import Source
 from beam_jobs.scratch import Scratch
-from converters.raw.files import is_hidden, readable
+from converters.raw.files import is_hidden
+from converters.raw.readable import readable
 from converters.raw.tars import Member, entries
 from converters.raw.zips import zip_members
 from pipeline.errors import RawDataError

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from pipeline.sizes import num_cores
+from pipeline.machine import num_cores
 
 _FIRST, _MEASURED, _PART = 4, 9, 8  # rows
 THREADS: int | None = None  # None: one per core. Worker processes share the cores

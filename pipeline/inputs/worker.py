@@ -22,7 +22,7 @@ from pipeline.errors import BadRecordsError, InputError
 from pipeline.inputs import worker_pool
 from pipeline.inputs.batch_decoder import BatchDecoder
 from pipeline.inputs.batches import Turns, made_in_turns, planned_rows, read_ahead
-from pipeline.inputs.input_info import BadRecord, OnError, Quarantine
+from pipeline.inputs.quarantine import BadRecord, OnError, Quarantine
 from pipeline.inputs.slots import Slots
 from pipeline.inputs.work import Work, unpacked
 from pipeline.inputs.worker_pool import ALIVE_SECONDS, COUNT_BYTES, STACKS, Answer, Descriptors

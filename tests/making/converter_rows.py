@@ -17,7 +17,8 @@ from converters.imagenet.converter import ImagenetConverter
 from converters.imagenet.layouts import find_raw, read_synsets
 from converters.pixels.cifar import find_cifar
 from converters.pixels.idx import IdxConverter, find_idx
-from converters.raw.files import HeldOut, read_class_names
+from converters.raw.class_names import read_class_names
+from converters.raw.splits import HeldOut
 from converters.table.columns import CLASS_NAME, Column
 from converters.table.converter import ImageTableConverter
 from converters.table.finding import find_columns
