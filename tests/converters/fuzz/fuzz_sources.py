@@ -123,7 +123,7 @@ def in_folders(files: Files) -> int:
 
 @dataclass(frozen=True)
 class Source:
-    """kind: of write_raw_data. damaged: which file is damaged, as a pattern. records: how many there are at least.
+    """kind: of CONVERTERS. damaged: which file is damaged, as a pattern. records: how many there are at least.
 
     loses: how many records one input may cost at most; None if it may stop the conversion, with an error of ours."""
 
