@@ -21,7 +21,7 @@ from pipeline.shards.frames import crc32c
 from pipeline.sources.dataset import Dataset
 from pipeline.sources.open_dataset import Data, open_dataset
 
-__all__ = ["Source", "evaluation_batches", "source", "training_batches"]
+__all__ = ["GrainSource", "evaluation_batches", "source", "training_batches"]
 
 # Of the threads that call `take`. The decoder has threads of its own, where these pay; grain's 16
 # would wait for the GIL after every image, which triples the CPU time of small ones.
@@ -34,7 +34,7 @@ def source(
     *,
     ops: Sequence[Op] = (),
     keys: Iterable[str] | None = None,
-) -> "Source":
+) -> "GrainSource":
     """The records of open_dataset(data, split), decoded: what grain.MapDataset.source and
     grain.DataLoader take.
 
@@ -47,13 +47,13 @@ def source(
     records = open_dataset(data, split)
     check_sizes(records.num_records, 1)
     decoder = Decoder(records.layout, 1, ops=ops, keys=keys)
-    opened = Source(records, decoder, ops)
+    opened = GrainSource(records, decoder, ops)
     with contextlib.suppress(CorruptRecordError, SchemaError):  # of a record that may not be used
         opened[0]
     return opened
 
 
-class Source:
+class GrainSource:
     """A RandomAccessDataSource of grain. source[i]: record i, a dict of NumPy arrays and scalars.
 
     It contains the features, 64-bit numbers as 32-bit, and what an evaluation is proven with:

@@ -21,7 +21,7 @@ from pipeline.commands.index_builder import (
 )
 from pipeline.errors import SchemaError, ShardError, StorageError
 from pipeline.shards import sidecars
-from pipeline.shards.example_decoding import decode_example, example_layout
+from pipeline.shards.example_decoding import decode_example, example_shapes
 from pipeline.shards.frames import read_frames
 from pipeline.shards.manifest import Manifest
 from pipeline.shards.naming import (
@@ -218,13 +218,13 @@ class SplitVerifier(_Findings):
             findings.key_digest = None
             return
         try:
-            layout = example_layout(payload)
+            shapes = example_shapes(payload)
             values = decode_example(payload)
         except SchemaError as e:
             findings.key_digest = None
             yield str(e).rstrip(".")
             return
-        yield from schema_problems(schema, layout)
+        yield from schema_problems(schema, shapes)
         yield from label_problems(labels, values)
         findings.labels.update(labels_of(labels, values))
         for name in self.entry.totals:
