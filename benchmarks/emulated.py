@@ -61,7 +61,7 @@ def emulate(lengths: Lengths, cores: int | None = None) -> None:
     class Parser(ExampleParser):
         def __reduce__(self) -> Any:
             features = {key.decode(): feature for key, feature in self._features.items()}
-            return _parser, (lengths, features)
+            return _parser, (lengths, features, self._wide)
 
         def __call__(self, payloads: Sequence[bytes]) -> Columns:
             if not lengths.parse:
@@ -98,9 +98,9 @@ def _thread_time() -> float:
     return time.thread_time() + _slept[threading.get_ident()]
 
 
-def _parser(lengths: Lengths, features: Mapping[str, Feature]) -> Any:
+def _parser(lengths: Lengths, features: Mapping[str, Feature], wide: bool) -> Any:
     emulate(lengths)
-    return row_decoding.ExampleParser(features)
+    return row_decoding.ExampleParser(features, wide=wide)
 
 
 def _replace(module: ModuleType, **names: Any) -> None:

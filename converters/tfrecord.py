@@ -20,9 +20,8 @@ import numpy as np
 
 from beam_jobs.converter import Converted, Reject, Source
 from beam_jobs.references import Reference, References, column
-from beam_jobs.scratch import Scratch, read_compressed
+from beam_jobs.scratch import Scratch, read_compressed, readable
 from converters.raw.files import open_raw_data
-from converters.raw.readable import readable
 from converters.raw.splits import chosen
 from pipeline.commands.index_builder import payload_problem
 from pipeline.errors import OptionError, RawDataError

@@ -20,11 +20,10 @@ import numpy as np
 
 from beam_jobs.converter import Converted, Source
 from beam_jobs.references import Reference, References
-from beam_jobs.scratch import Scratch
+from beam_jobs.scratch import Scratch, readable
 from converters.pixels.records import pixel_features, pixel_rows, pixel_values
 from converters.raw.class_names import names_digest
 from converters.raw.files import first_few, open_raw_data
-from converters.raw.readable import readable
 from converters.raw.splits import chosen
 from pipeline.checks import did_you_mean
 from pipeline.errors import OptionError, RawDataError

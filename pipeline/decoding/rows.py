@@ -65,7 +65,7 @@ class RowDecoder:
         self.renumbered = {key: each for key, each in renumbered.items() if key in self.stored}
         set_by_ops = {key for step in self.steps.values() for key in step.sets}
         self._set_by_ops = {key: plan.specs[key] for key in self.keys if key in set_by_ops}
-        self._parse = parser_of(layout, self.stored, narrow=not self.steps)
+        self._parse = parser_of(layout, self.stored, wide=bool(self.steps))
         self.threads = RowThreads()
 
     def decode(
@@ -138,36 +138,20 @@ def narrowed(key: str, values: np.ndarray, offset: int | None = None) -> np.ndar
 Parser = Callable[[Sequence[bytes]], Mapping[str, Column]]
 
 
-def parser_of(layout: Layout, keys: Collection[str], *, narrow: bool = False) -> Parser:
+def parser_of(layout: Layout, keys: Collection[str], *, wide: bool = True) -> Parser:
     """What makes the features `keys` of n payloads: arrays [n, *shape] according to feature_specs.
 
     A (None,) feature is Ragged. An optional feature that is absent is 0 or b"", or an empty row.
-    narrow: integers of Examples may be int32 where these suffice, which saves a third of the time
-    of parsing text. Raises OptionError for an unknown key; the parser raises SchemaError for a
-    payload that does not match the layout, such as an Example without a required feature or a
+    wide: as of ExampleParser. Raises OptionError for an unknown key; the parser raises SchemaError
+    for a payload that does not match the layout, such as an Example without a required feature or a
     struct of another length."""
     specs = chosen_specs(layout, keys)
     if keys and isinstance(layout, np.dtype):  # partial: unlike a lambda, it can be pickled
         return functools.partial(struct_columns, layout, specs)
     if keys and isinstance(layout, Schema) and not layout.opaque:
-        parser = ExampleParser({key: layout.features[key] for key in keys})
-        return parser if narrow else functools.partial(_widened, parser)
+        return ExampleParser({key: layout.features[key] for key in keys}, wide=wide)
     return functools.partial(_opaque_columns, keys)
 
 
 def _opaque_columns(keys: Collection[str], payloads: Sequence[bytes]) -> Columns:
     return dict.fromkeys(keys, objects(payloads))
-
-
-def _widened(parser: Parser, payloads: Sequence[bytes]) -> Columns:
-    return {key: _wide(column) for key, column in parser(payloads).items()}
-
-
-def _wide(column: Column) -> Column:
-    if isinstance(column, Ragged):
-        return Ragged(_int64(column.values), column.lengths)
-    return _int64(column) if isinstance(column, np.ndarray) else column
-
-
-def _int64(values: np.ndarray) -> np.ndarray:
-    return values.astype(np.int64) if values.dtype == np.int32 else values
