@@ -271,35 +271,6 @@ def test_sixteen_bits_of_colour_and_damaged_or_other_files_are_refused(example):
         op({"png": unknown}, rng_of())
 
 
-@pytest.mark.parametrize(
-    ("make", "text"),
-    [
-        (
-            lambda: ops.DecodeJpeg("encoded", shape=(6, 8, 4)),
-            r"shape must be \(height, width, 1\) for grey",
-        ),
-        (lambda: ops.DecodeJpeg("encoded", shape=6), "shape must be"),  # pyright: ignore[reportArgumentType]
-        (lambda: ops.DecodeJpeg("encoded", shape=(6, 8)), "shape must be"),  # pyright: ignore[reportArgumentType]
-        (
-            lambda: ops.DecodePng("png", shape=(6, 8, 4)),
-            r"shape must be \(height, width, 1\) for grey",
-        ),
-        (
-            lambda: ops.DecodeStored("png", shape=(6, 8, 5)),
-            r"shape must be \(height, width, channels\), with 1 to 4 channels of dtype 'uint8'",
-        ),
-        (
-            lambda: ops.DecodeStored("png", shape=(6, 8, 3), dtype="uint16"),
-            r"or 1 of 'uint16'\.",
-        ),
-        (lambda: ops.DecodeStored("png", dtype="int32"), "dtype='int32'.*or 1 of 'uint16'"),  # pyright: ignore[reportArgumentType]
-    ],
-)
-def test_an_op_with_invalid_options_is_refused_when_it_is_created(make, text):
-    with pytest.raises(OptionError, match=text):
-        make()
-
-
 @dataclass(frozen=True)
 class Dropping:
     """What a filter would be: it has nothing to say of some records."""
