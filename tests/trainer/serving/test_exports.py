@@ -18,13 +18,12 @@ from pipeline.shards.schema import Labels
 from pipeline.spec import ArraySpec
 from pipeline.tensorflow_op import TensorFlowOp
 from pipeline.tf_cpu import tf
+from trainer.inputs import IterableInput
 from trainer.loop import export as exporting
 from trainer.recipes.image_data import tiny_images
-from trainer.serving import making, verification
-from trainer.serving.making import ServedExamples, make_export
+from trainer.serving import served_function, verification
 from trainer.serving.publishing import ExportOptions
-from trainer.serving.serving_process import Requests, answer
-from trainer.serving.verification import BATCH_SIZES, served
+from trainer.serving.verification import BATCH_SIZES, answer, served
 from trainer.trainer import Trainer
 
 VOCABULARY = b"a\nb\xff\n" * 10_000
@@ -36,17 +35,12 @@ def export_and_answers(photographs, tmp_path_factory):
     answers = {}
 
     def of_all(saved_model, scratch, requests, check):
-        given = requests.inputs["serving_default"]["examples"]
+        given = requests["serving_default"]["examples"]
         more = {"serving_default": {"examples": [*given, *payloads(photographs)]}}
         with pytest.MonkeyPatch.context() as patch:
             # TensorFlow's XLA would end the process
             patch.setenv("XLA_FLAGS", "--xla_flag_of_another_version=1")
-            found = served(
-                saved_model,
-                scratch,
-                Requests({**requests.inputs, **more}, requests.batch_sizes),
-                check,
-            )
+            found = served(saved_model, scratch, {**requests, **more}, check)
         answers.update(
             {
                 key: {name: row[len(given) :] for name, row in each.items()}
@@ -173,9 +167,9 @@ def test_the_parameters_themselves_can_be_exported_rather_than_their_average(
     plain = photographs.trainer.export(
         str(tmp_path), photographs.input, model="params", keys=["logits"]
     )
-    requests = Requests({"serving_default": {"examples": payloads(photographs)[:8]}}, (8,))
+    requests = {"serving_default": {"examples": payloads(photographs)[:8]}}
     logits = [
-        answer(path, requests)["serving_default", 8]["logits"]
+        answer(path, requests, (8,))["serving_default", 8]["logits"]
         for path in (plain.path, exported.path)
     ]
     assert np.abs(logits[0] - logits[1]).max() > 1e-3
@@ -228,11 +222,13 @@ def wrong_weight(photographs, monkeypatch):
 
 
 def wrong_order_of_labels(photographs, monkeypatch):
-    named = making._named
+    named = served_function._named
     backwards = replace(
         photographs.records.info.labels, names=photographs.records.info.labels.names[::-1]
     )
-    monkeypatch.setattr(making, "_named", lambda numbers, labels: named(numbers, backwards))
+    monkeypatch.setattr(
+        served_function, "_named", lambda numbers, labels: named(numbers, backwards)
+    )
     return photographs.input
 
 
@@ -431,13 +427,13 @@ def test_a_model_that_fixes_the_batch_size_is_refused_by_the_export(
     ],
 )
 def test_the_names_of_inputs_are_ones_that_python_and_tensorflow_accept(name, argument):
-    signature = making._signature({name: ArraySpec((), np.dtype(np.float32))})
+    signature = served_function._inputs({name: ArraySpec((), np.dtype(np.float32))})
     assert [spec.name for spec in signature.values()] == [argument]
 
 
 def test_columns_whose_names_become_the_same_argument_are_both_in_the_signature():
     spec = ArraySpec((), np.dtype(np.float32))
-    signature = making._signature({"a b": spec, "a-b": spec})
+    signature = served_function._inputs({"a b": spec, "a-b": spec})
     assert {name: each.name for name, each in signature.items()} == {"a b": "a_b", "a-b": "a_b_"}
 
 
@@ -452,16 +448,9 @@ def test_a_jax_without_jax2tf_is_one_error(photographs, tmp_path, monkeypatch):
 
 
 def test_a_split_that_begins_with_bad_records_only_is_one_error(tmp_path):
-    make: Any = make_export
+    batch = {"_mask": np.zeros(21, np.float32)}
+    options = ExportOptions(str(tmp_path))
+    rest: Any = (None, {}, {}, iter(()), [{}], IterableInput([batch], 21), lambda: None)
     with pytest.raises(ExportError, match="begins without a good record to verify the export with"):
-        make(
-            ExportOptions(str(tmp_path)),
-            None,
-            {},
-            None,
-            iter(()),
-            [],
-            ServedExamples({}, 0, None),
-            lambda: None,
-        )
+        exporting.make_export(options, *rest)
     assert list(tmp_path.iterdir()) == []

@@ -13,7 +13,7 @@ from trainer.serving import publishing
 from trainer.serving.publishing import ExportOptions, Exports, check_place
 
 NOW = 1_800_000_000
-ABOUT = {"origin": {}, "signatures": {}, "verified": {}}
+ABOUT = {"origin": {"metrics": {"loss": 0.5}}, "signatures": {}, "verified": {}}
 DATA = "variables.data-00000-of-00001"
 
 
@@ -35,15 +35,12 @@ def make(directory, content=b"graph"):
     (model / "saved_model.pb").write_bytes(content)
     (model / "fingerprint.pb").touch()
     (model / "variables" / DATA).write_bytes(b"numbers" * 10**6)
-    (model / "assets.extra" / "infeed.json").write_text(
-        json.dumps(ABOUT | {"origin": {"metrics": {"loss": 0.5}}})
-    )
     return model
 
 
 def publish(exports, content=b"graph"):
     with exports.unpublished() as directory:
-        return exports.publish(make(directory, content))
+        return exports.publish(make(directory, content), ABOUT)
 
 
 def test_an_export_is_named_by_its_time_and_has_all_files(exports):

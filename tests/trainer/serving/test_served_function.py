@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from pipeline.errors import ExportError, OptionError
-from trainer.serving.served_model import dependencies, serve
+from trainer.serving.served_function import dependencies, serve
 from trainer.task import Task, Variables
 
 STRUCT = {
