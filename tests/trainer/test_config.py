@@ -1,12 +1,16 @@
 """Settings are checked where they are made."""
 
+import inspect
 import json
-from dataclasses import replace
+import re
+from dataclasses import fields, replace
 
 import pytest
 
 from pipeline.errors import OptionError
-from trainer.config import TrainerConfig
+from trainer.checkpointing.warm_start import WarmStart
+from trainer.config import Export, TrainerConfig
+from trainer.optimizers.config import OptimizerConfig
 
 
 @pytest.mark.parametrize(
@@ -65,3 +69,9 @@ def test_settings_with_a_batch_axis_are_hashed_compared_and_saved():
     assert hash(one) == hash(replace(one))
     assert one != other
     assert json.loads(json.dumps(one.to_json()))["batch_axis"] == {"image": 3}
+
+
+@pytest.mark.parametrize("kind", [TrainerConfig, Export, OptimizerConfig, WarmStart])
+def test_help_shows_every_field_once(kind):
+    shown = re.findall(r"^    (\w+): ", inspect.getdoc(kind) or "", re.MULTILINE)
+    assert shown == [field.name for field in fields(kind)]

@@ -15,7 +15,7 @@ from pipeline.errors import InputError, OptionError
 from trainer.metrics.binary import AUC, PrecisionRecall
 from trainer.metrics.classes import Accuracy, ConfusionMatrix, PerClass, TopK
 from trainer.metrics.means import Mean, Perplexity, Regression
-from trainer.metrics.tally import computed, counted, empty_tallies
+from trainer.metrics.tally import computed, empty_tallies, with_batch
 
 NAN = float("nan")
 
@@ -240,7 +240,7 @@ def found(y, p, mask, metrics=METRICS):
     losses = jnp.zeros(BATCH)
     tallies, _ = empty_tallies(losses, batches[0][1], batches[0][0], metrics)
     step = jax.jit(
-        lambda tallies, outputs, batch: counted(tallies, losses, outputs, batch, metrics)
+        lambda tallies, outputs, batch: with_batch(tallies, losses, outputs, batch, metrics)
     )
     for batch, outputs in batches:
         tallies = step(tallies, outputs, batch)

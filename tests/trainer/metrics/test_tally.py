@@ -17,12 +17,12 @@ from trainer.metrics.classes import Accuracy, ConfusionMatrix
 from trainer.metrics.tally import (
     blank_padding,
     computed,
-    counted,
     due_crc,
     empty_tallies,
     masked_mean,
     masked_sum,
     num_rows,
+    with_batch,
 )
 from trainer.reports.progress import Speed
 from trainer.results import EvalResult
@@ -124,7 +124,7 @@ def epoch_of(metrics, batches):
     ]
     losses = jnp.zeros(len(batches[0]["x"]))
     tallies, _ = jax.jit(lambda: empty_tallies(losses, None, batches[0], metrics))()
-    step = jax.jit(lambda tallies, batch: counted(tallies, losses, None, batch, metrics))
+    step = jax.jit(lambda tallies, batch: with_batch(tallies, losses, None, batch, metrics))
     for batch in batches:
         tallies = step(tallies, batch)
     scalars, arrays = computed(jax.device_get(tallies), metrics)

@@ -19,7 +19,7 @@ from trainer.loop.evaluation import Evaluation
 from trainer.loop.job import Job
 from trainer.loop.session import open_session
 from trainer.mesh.placement import Placement
-from trainer.metrics.tally import computed, counted, empty_tallies, totals_counted
+from trainer.metrics.tally import computed, empty_tallies, totals_counted, with_batch
 from trainer.metrics.tokens import BitsPerByte, TokenAccuracy, next_tokens
 from trainer.task import Task, TrainState, Variables
 
@@ -194,7 +194,7 @@ def test_sums_are_exact_beyond_what_int32_and_float32_hold():
     def epoch():
         tallies, _ = empty_tallies(losses, outputs, batch, metrics)
         return jax.lax.fori_loop(
-            0, 1000, lambda _, so_far: counted(so_far, losses, outputs, batch, metrics), tallies
+            0, 1000, lambda _, so_far: with_batch(so_far, losses, outputs, batch, metrics), tallies
         )
 
     tallies = jax.device_get(epoch())
