@@ -28,9 +28,9 @@ MOVING_OPS = (Keep, Drop, Rename)
 # of a request, in tf.map_fn, whose default of 10 is less than the cores of a server
 PARALLEL_RECORDS = 32
 ITS_SIZE = "Its height and width are"
-_HEAD_BYTES = 24  # of a PNG, up to its size
 _PAYLOAD = ""  # no feature has this key
-_PNG = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR"  # its first 16 bytes: https://www.w3.org/TR/png-3/
+# the first four words: https://www.w3.org/TR/png-3/
+_PNG = np.frombuffer(b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR", ">i4").astype(np.int32)
 
 
 def decode_payloads(rows: RowDecoder, payloads: Any) -> Features:
@@ -271,9 +271,8 @@ def _jpeg_size(encoded: Any) -> Any:
 
 def _png_size(encoded: Any) -> Any:
     """int32 [2], height and width; zeros for other data."""
-    head = tf.cast(tf.io.decode_raw(encoded, tf.uint8, fixed_length=_HEAD_BYTES), tf.int32)
-    sides = tf.reduce_sum(tf.reshape(head[16:24], [2, 4]) * [1 << 24, 1 << 16, 1 << 8, 1], 1)
-    return tf.where(tf.reduce_all(head[:16] == [*_PNG]), sides[::-1], 0)
+    words = tf.io.decode_raw(encoded, tf.int32, little_endian=False, fixed_length=24)
+    return tf.where(tf.reduce_all(words[:4] == _PNG), words[:3:-1], 0)
 
 
 def _window(pixels: Any, corner: Any, side: Any) -> Any:

@@ -192,24 +192,11 @@ def signatures_of(
     serving: None leaves only the one for arrays. tolerance: of those that decode no images. Raises
     as Serving.payloads."""
     signatures = dict[str, Signature]()
-
-    def add(
-        name: str,
-        specs: Mapping[str, Any],
-        decode: Callable[[Features], Features],
-        values: Mapping[str, Any],
-        tolerance: float,
-    ) -> None:
-        inputs = _inputs(specs)
-        records = {spec.name: values[key] for key, spec in inputs.items()}
-        signatures[name] = Signature(inputs, decode, records, tolerance)
-
     if serving is not None:
         rows, kind = serving.rows, serving.kind
         payloads = serving.payloads(batch[INDEX].tolist())
         decoded = max(tolerance, IMAGE_TOLERANCE) if decodes_images(rows) else tolerance
-        add(
-            SERVING_DEFAULT,
+        signatures[SERVING_DEFAULT] = _signature(
             {kind: ArraySpec((), BYTES)},
             lambda inputs: decode_payloads(rows, inputs[kind]),
             {kind: payloads},
@@ -217,22 +204,27 @@ def signatures_of(
         )
         if serving.stored is not None:
             stored = serving.stored_features(payloads)
-            add(FEATURES, serving.stored, partial(decode_stored, rows), stored, decoded)
+            decode = partial(decode_stored, rows)
+            signatures[FEATURES] = _signature(serving.stored, decode, stored, decoded)
     arrays = with_offsets(batch, function.task.offsets)
-    add(ARRAYS, function.arrays, lambda arrays: arrays, arrays, tolerance)
+    signatures[ARRAYS] = _signature(function.arrays, dict, arrays, tolerance)
     return signatures
 
 
-def _inputs(specs: Mapping[str, Any]) -> dict[str, Any]:
-    arguments = set[str]()
-    inputs = dict[str, Any]()
+def _signature(
+    specs: Mapping[str, Any],
+    decode: Callable[[Features], Features],
+    values: Mapping[str, Any],
+    tolerance: float,
+) -> Signature:
+    inputs, records = dict[str, Any](), dict[str, Any]()
     for name, spec in specs.items():
         argument = _argument(name)
-        while argument in arguments:  # as of "a b" and "a-b"
+        while argument in records:  # as of "a b" and "a-b"
             argument += "_"
-        arguments.add(argument)
+        records[argument] = values[name]
         inputs[name] = tf.TensorSpec([None, *spec.shape], tf.as_dtype(spec.dtype), argument)
-    return inputs
+    return Signature(inputs, decode, records, tolerance)
 
 
 def _argument(name: str) -> str:

@@ -417,6 +417,11 @@ def test_a_model_that_fixes_the_batch_size_is_refused_by_the_export(
         trainer.export(str(tmp_path / "exports"), vector_input)
 
 
+def signature_of(*names):
+    specs = dict.fromkeys(names, ArraySpec((), np.dtype(np.float32)))
+    return served_function._signature(specs, dict, dict(zip(names, names, strict=True)), 0)
+
+
 @pytest.mark.parametrize(
     ("name", "argument"),
     [
@@ -427,14 +432,14 @@ def test_a_model_that_fixes_the_batch_size_is_refused_by_the_export(
     ],
 )
 def test_the_names_of_inputs_are_ones_that_python_and_tensorflow_accept(name, argument):
-    signature = served_function._inputs({name: ArraySpec((), np.dtype(np.float32))})
-    assert [spec.name for spec in signature.values()] == [argument]
+    made = signature_of(name)
+    assert [spec.name for spec in made.inputs.values()] == [*made.records] == [argument]
 
 
 def test_columns_whose_names_become_the_same_argument_are_both_in_the_signature():
-    spec = ArraySpec((), np.dtype(np.float32))
-    signature = served_function._inputs({"a b": spec, "a-b": spec})
-    assert {name: each.name for name, each in signature.items()} == {"a b": "a_b", "a-b": "a_b_"}
+    made = signature_of("a b", "a-b")
+    assert {name: each.name for name, each in made.inputs.items()} == {"a b": "a_b", "a-b": "a_b_"}
+    assert made.records == {"a_b": "a b", "a_b_": "a-b"}
 
 
 def test_a_jax_without_jax2tf_is_one_error(photographs, tmp_path, monkeypatch):
