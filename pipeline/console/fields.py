@@ -5,7 +5,7 @@ import contextlib
 import inspect
 import itertools
 import textwrap
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -16,7 +16,7 @@ def field_texts(kind: type) -> dict[str, str]:
     texts = dict[str, str]()
     for owner in reversed(kind.__mro__[:-1]):
         with contextlib.suppress(OSError, TypeError):
-            (tree,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+            tree: Any = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
             for pair in itertools.pairwise(tree.body):
                 match pair:
                     case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(text))):

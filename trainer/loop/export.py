@@ -29,7 +29,7 @@ from pipeline.logs import logger
 from pipeline.shards.schema import Labels
 from trainer.checkpointing.contents import versions
 from trainer.checkpointing.manager import WhichStep
-from trainer.inputs import INDEX, MASK, Input, InputFn, as_function, as_input, first_batches
+from trainer.inputs import INDEX, MASK, InputFn, as_function, as_input, first_batches
 from trainer.loop.job import Job, OpenedInput
 from trainer.loop.predict import Prediction
 from trainer.loop.session import Session, open_session, restore
@@ -104,7 +104,6 @@ def export(
         # checks what predict_fn returns
         jax.eval_shape(predict_step(job.traced_task, options.keys), variables, spec)
         function = serve(job.task, variables, spec, options.keys)
-    _check_numbers(opened.source, function)
     labels = named_classes(options.labels or {}, function)
     predicted, variables = _predicted(session, opened, variables, function)
     continue_with(with_model(state, model, variables))
@@ -115,27 +114,14 @@ def export(
         hosts = replace(ONE_HOST, rows=(range(RECORDS),))
         context = replace(job.context("predict", RECORDS, hosts), workers=0)  # for so few records
         source = as_input(as_function(opened.input_fn)(context), context)
+        (batch,) = first_batches(source, 1).batches(None)
+        serving = _serving(opened, function)
+        check = session.supervisor.check
         return make_export(
-            options, function, labels, origin, arrays, predicted, source, session.supervisor.check
+            options, function, serving, labels, origin, arrays, predicted, batch, check
         )
 
     return _on_host_0(session, make, arrays)
-
-
-def _check_numbers(source: Input, function: ServedFunction) -> None:
-    """ExportError for records with other numbers than the model's, which an export takes."""
-    serving = _serving_of(source, function)
-    for key, renumbering in (serving.rows.renumbered if serving else {}).items():
-        if renumbering.changes:
-            raise ExportError(
-                "an export is verified with records that have the model's numbers, and the "
-                f"evaluation split numbers the categories of {key!r} differently. Give records "
-                "that were converted together with the training data."
-            )
-
-
-def _serving_of(source: Any, function: ServedFunction) -> Serving | None:
-    return source.serving(list(function.arrays)) if hasattr(source, "serving") else None
 
 
 def _predicted(
@@ -190,22 +176,23 @@ def _on_host_0(
 def make_export(
     options: ExportOptions,
     function: ServedFunction,
+    serving: Serving | None,
     labels: Mapping[str, Labels],
     origin: Mapping[str, Any],
     arrays: Iterable[tuple[str, np.ndarray]],
     predicted: Sequence[Mapping[str, Any]],
-    source: Input,
+    batch: Mapping[str, Any],
     check: Callable[[], None],
 ) -> ExportResult:
     """Makes and publishes one export, on one host.
 
+    serving: None if it takes only arrays.
     labels: those of the options that have names.
     arrays: of the model, by name.
     predicted: name -> value, of each of the first records.
-    source: has these records in its first batch.
+    batch: the first of the input, which has these records.
     check: called now and then; may raise."""
     exports = Exports(options.path)
-    (batch,) = first_batches(source, 1).batches(None)
     good = np.flatnonzero(batch[MASK] > 0)[: len(predicted)]
     count = len(good)
     if not count:
@@ -214,9 +201,7 @@ def make_export(
             "another split."
         )
     records = {name: leaf[good] for name, leaf in named_leaves(dict(batch)).items()}
-    signatures = signatures_of(
-        function, _serving(source, function, records), records, options.tolerance
-    )
+    signatures = signatures_of(function, serving, records, options.tolerance)
     with exports.unpublished() as scratch:
         directory = scratch / "model"
         write_saved_model(str(directory), function, arrays, signatures, labels, options.platforms)
@@ -268,12 +253,23 @@ def make_export(
     return ExportResult(place, origin["step"], max(apart.values()))
 
 
-def _serving(source: Input, function: ServedFunction, records: Mapping[str, Any]) -> Serving | None:
-    """How an export decodes records; None, which the log explains, if it cannot."""
-    serving = _serving_of(source, function) if INDEX in records else None
+def _serving(opened: OpenedInput, function: ServedFunction) -> Serving | None:
+    """How an export decodes records; None, which the log explains, if it cannot.
+
+    ExportError for records with other numbers than the model's, which an export takes."""
+    source: Any = opened.source
+    decodes = INDEX in opened.struct and hasattr(source, "serving")
+    serving: Serving | None = source.serving(list(function.arrays)) if decodes else None
     if serving is None or isinstance(serving.rows.layout, np.dtype):
         log.info("export: its records are neither Examples nor files, so it takes only arrays")
         return None
+    for key, renumbering in serving.rows.renumbered.items():
+        if renumbering.changes:
+            raise ExportError(
+                "an export is verified with records that have the model's numbers, and the "
+                f"evaluation split numbers the categories of {key!r} differently. Give records "
+                "that were converted together with the training data."
+            )
     if reason := arrays_only(serving.rows):
         log.warning("%s", reason)
         return None

@@ -38,28 +38,31 @@ def classifier_task(
     make_model: Callable[[Any], Any],
     target: Target,
     *,
+    logits_of: Callable[[Any, Batch], Array] = lambda model, batch: model(
+        batch[IMAGE], batch[MASK]
+    ),
     top5: bool = False,
     augment: Augment | None = None,
 ) -> Task:
-    """Cross entropy and accuracy of a model that is called with (images, mask), on the feature
-    "image" and the target.
+    """Cross entropy and accuracy of a model, on the target.
 
-    config: a recipe of images; its optimizer and precision count. In training, SOFT_LABELS, shares
-    of the classes, take the label's place if `augment` makes them. Predicts the class and its
-    probability; also the label, where the batch has one."""
+    config: a recipe; its optimizer and precision count. logits_of: calls the model; by default with
+    the feature "image" and the mask. In training, SOFT_LABELS, shares of the classes, take the
+    label's place if `augment` makes them. Predicts the class and its probability; also the label,
+    where the batch has one."""
 
     def labels(_: Any, batch: Batch) -> Array:
         return batch[target.key] - target.base
 
     def loss(model: Any, batch: Batch) -> tuple[Array, Array]:
-        logits = model(batch[IMAGE], batch[MASK])
+        logits = logits_of(model, batch)
         if SOFT_LABELS in batch:
             return optax.softmax_cross_entropy(logits, batch[SOFT_LABELS]), logits
         own = labels(logits, batch)
         return optax.softmax_cross_entropy_with_integer_labels(logits, own), logits
 
     def predict(model: Any, batch: Batch) -> dict[str, Array]:
-        probabilities = jax.nn.softmax(model(batch[IMAGE], batch[MASK]))
+        probabilities = jax.nn.softmax(logits_of(model, batch))
         best = jnp.argmax(probabilities, axis=-1) + target.base
         label = {"label": batch[target.key]} if target.key in batch else {}
         return {"class": best, **label, "probability": probabilities.max(axis=-1)}
