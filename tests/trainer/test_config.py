@@ -17,14 +17,8 @@ from trainer.optimizers.config import OptimizerConfig
     ("setting", "values"),
     [
         ("workdir", ["", "s3://bucket/run", "gs:/bucket/run", "gs:///run"]),
-        *(
-            (name, [0])
-            for name in ("global_batch_size", "keep_max", "log_every", "superbatch_bytes")
-        ),
-        *(
-            (name, [0])
-            for name in ("overfit_batches", "fast_dev_run", "iterations_per_loop", "peak_tflops")
-        ),
+        *((name, [0]) for name in ("global_batch_size", "keep_max", "log_every", "superbatch_bytes")),
+        *((name, [0]) for name in ("overfit_batches", "fast_dev_run", "iterations_per_loop", "peak_tflops")),
         ("eval_batch_size", [1.5]),
         ("max_steps", [True]),
         ("checkpoint_every_steps", [-1]),
@@ -38,7 +32,7 @@ from trainer.optimizers.config import OptimizerConfig
         ("batch_axis", [[3, 0], {"image": -1}, {"image": True}, {"image": "3"}, {"_mask": 1}]),
         ("seed", [-1]),
     ],
-)
+)  # fmt: skip
 def test_a_bad_setting_is_named_with_what_is_allowed(setting, values):
     for value in values:
         with pytest.raises(OptionError, match=setting):

@@ -242,18 +242,12 @@ def test_a_value_that_is_no_number_is_named():
 @pytest.mark.parametrize(
     ("metrics", "text"),
     [
-        (
-            {"acc": Accuracy},
-            r"the metric 'acc' is <class .*Accuracy'>. Allowed: a function\(outputs, batch\)",
-        ),
+        ({"acc": Accuracy}, r"the metric 'acc' is <class .*Accuracy'>. Allowed: a function\(outputs, batch\)"),
         ({"acc": 0.5}, "the metric 'acc' is 0.5. Allowed"),
-        (
-            {"a": Own(masked), "a/b": Accuracy("y")},
-            "'a/b' has the name of a value of the metric 'a'. Choose another",
-        ),
+        ({"a": Own(masked), "a/b": Accuracy("y")}, "'a/b' has the name of a value of the metric 'a'. Choose another"),
     ],
     ids=["a class", "a number", "a name in use"],
-)
+)  # fmt: skip
 def test_a_task_with_an_invalid_metric_is_refused_when_it_is_created(dense_task, metrics, text):
     with pytest.raises(OptionError, match=text):
         replace(dense_task, metrics=metrics)

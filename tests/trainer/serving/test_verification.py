@@ -57,18 +57,10 @@ def test_differences_are_relative_for_floats_and_all_or_nothing_for_other_types(
             {"far": [10**9 + 1.0, 10**9 + 2.5]},
             r"'far' of record 1, .* is 2\.0, and 2\.5 in predict: they differ by 0\.2",
         ),
-        (
-            {"class": [1], "more": [0]},
-            {"class": [1]},
-            "the export has the prediction 'more', predict does not",
-        ),
-        (
-            {"class": [1]},
-            {"class": [1], "score": [0.5]},
-            "predict has the prediction 'score', the export does not",
-        ),
+        ({"class": [1], "more": [0]}, {"class": [1]}, "the export has the prediction 'more', predict does not"),
+        ({"class": [1]}, {"class": [1], "score": [0.5]}, "predict has the prediction 'score', the export does not"),
     ],
-)
+)  # fmt: skip
 def test_the_error_names_the_prediction_and_the_record_that_differ_most(
     monkeypatch, found, expected, text
 ):
