@@ -46,7 +46,7 @@ MODULES = (
     "trainer.metrics.tokens",
     "trainer.checkpoints",
     "trainer.recipe",
-    "trainer.recipes.image_data",  # for --tiny of one's own recipe
+    "trainer.recipes.tiny",  # for --tiny of one's own recipe
     "beam_jobs.converter",  # the protocol of one's own converter, and what it returns
     "pipeline.shards.schema",  # what a converter declares
 )

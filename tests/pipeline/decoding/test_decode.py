@@ -13,7 +13,7 @@ from pipeline.ops import DecodeJpeg, DecodePng, RandomFlip
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Schema
 from pipeline.spec import ArraySpec
-from trainer.recipes.image_data import tiny_images
+from trainer.recipes.tiny import tiny_images
 
 FEATURES = {
     "id": Feature("int64"),

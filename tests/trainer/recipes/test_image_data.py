@@ -10,9 +10,10 @@ from pipeline.errors import OptionError
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.sources.open_dataset import open_dataset
 from trainer.recipe import settings
-from trainer.recipes.image_data import FileNames, file_name_key, image_data, tiny_images
+from trainer.recipes.image_data import FileNames, file_name_key, image_data
 from trainer.recipes.images import Config
 from trainer.recipes.small_images import Cifar10, Digits, FashionMnist, Mnist
+from trainer.recipes.tiny import tiny_images
 
 IMAGE, LABEL, NUMBER = Feature("bytes", content="image"), Feature("int64"), Feature("int64")
 NAMES = Labels("label", 1, ("cat", "dog"))

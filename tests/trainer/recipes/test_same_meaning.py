@@ -26,7 +26,7 @@ from trainer.mesh.batch_spec import named_leaves
 from trainer.metrics.classes import Accuracy
 from trainer.nnx_task import nnx_task
 from trainer.recipe import DataRecipe, settings
-from trainer.recipes.image_data import tiny_images
+from trainer.recipes.tiny import tiny_images
 from trainer.trainer import Trainer
 
 TEXTS, SIZES = ("char_lm", "byte_lm"), {"global_batch_size": 16, "max_steps": 3}

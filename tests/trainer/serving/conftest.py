@@ -12,7 +12,7 @@ from pipeline.ops import DecodeCentralCrop
 from trainer.config import TrainerConfig
 from trainer.models.resnet import BatchNorm
 from trainer.nnx_task import nnx_task
-from trainer.recipes.image_data import tiny_images
+from trainer.recipes.tiny import tiny_images
 from trainer.serving import verification
 from trainer.trainer import Trainer
 

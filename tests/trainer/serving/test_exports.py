@@ -19,7 +19,7 @@ from pipeline.spec import ArraySpec
 from pipeline.tensorflow_op import TensorFlowOp
 from pipeline.tf_cpu import tf
 from trainer.loop import export as exporting
-from trainer.recipes.image_data import tiny_images
+from trainer.recipes.tiny import tiny_images
 from trainer.serving import graph_decoding, served_function, verification
 from trainer.serving.publishing import ExportOptions
 from trainer.serving.verification import BATCH_SIZES, answer, served
