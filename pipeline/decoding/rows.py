@@ -31,10 +31,12 @@ class TooSlow(Exception):  # noqa: N818 (not an error: the rows are decoded in s
 class RowDecoder:
     """Makes the features `keys` of a plan's output, each an array [n, *shape].
 
-    steps: the ops by their place in the list. offsets: see train_dataset. stored: the features of a
-    record from which it makes the keys. renumbered: those of them that get other numbers before the
-    ops. only_needed: leaves out ops that none of the keys depends on, and so what only they
-    read."""
+    steps: the ops by their place in the list.
+    offsets: see train_dataset.
+    stored: the features of a record from which it makes the keys.
+    set_by_ops: those of the keys that ops set, and their specs.
+    renumbered: those of the stored features that get other numbers before the ops.
+    only_needed: leaves out ops that none of the keys depends on, and so what only they read."""
 
     def __init__(
         self,
@@ -63,8 +65,8 @@ class RowDecoder:
         counted = {pad.length_into: key for key, pad in pad_to.items()}
         self.stored = sorted({counted.get(key, key) for key in needed})
         self.renumbered = {key: each for key, each in renumbered.items() if key in self.stored}
-        set_by_ops = {key for step in self.steps.values() for key in step.sets}
-        self._set_by_ops = {key: plan.specs[key] for key in self.keys if key in set_by_ops}
+        outputs = {key for step in self.steps.values() for key in step.sets}
+        self.set_by_ops = {key: plan.specs[key] for key in self.keys if key in outputs}
         self._parse = parser_of(layout, self.stored, wide=bool(self.steps))
         self.threads = RowThreads()
 
@@ -98,7 +100,7 @@ class RowDecoder:
         }
         rngs = {place: rngs_of(seeds[:, place]) for place in self.steps}
         arrays = dict[str, np.ndarray]()
-        for key, spec in self._set_by_ops.items():
+        for key, spec in self.set_by_ops.items():
             shape: Any = spec.shape
             arrays[key] = np.empty((len(seeds), *shape), spec.dtype)
 

@@ -24,9 +24,9 @@ from trainer.recipes.image_data import (
     ImageData,
     file_name_key,
     image_data,
-    tiny_images,
 )
 from trainer.recipes.labelled_images import fitting_span, raw_image
+from trainer.recipes.tiny import tiny_images
 
 MIXING = (
     "--mixup and --cutmix mix the labels of two records, so each must have one. Leave both out, or "

@@ -12,7 +12,7 @@ from pipeline.ops import DecodePng, RandomFlip
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Schema
 from pipeline.spec import ArraySpec
-from trainer.recipes.image_data import tiny_images
+from trainer.recipes.tiny import tiny_images
 
 FEATURES = {
     "id": Feature("int64"),
