@@ -22,7 +22,8 @@ from trainer.inputs import InputFn
 from trainer.loop.evaluate import check_name, evaluate, evaluate_continuously, named_inputs
 from trainer.loop.export import export_checkpoint
 from trainer.loop.job import Job
-from trainer.loop.predict import LoadedModel, check_export, check_predict, predict
+from trainer.loop.loaded_model import LoadedModel
+from trainer.loop.prediction import check_export, check_predict, predict
 from trainer.loop.train import train
 from trainer.mesh.batch_spec import BatchAxes, named_leaves
 from trainer.mesh.placement import Placement

@@ -18,7 +18,7 @@ from pipeline.storage.schemes import open_storage
 from pipeline.tokenizers import read_text_info
 from trainer.checkpointing.contents import check_tree, read_contents
 from trainer.checkpointing.listing import Evaluations
-from trainer.loop.evaluation import measured
+from trainer.loop.evaluation_end import measured
 from trainer.reports.segments import BadRecords, Command, End, Start, append, read_history
 
 MUTANTS = 500 if SWEEP else 25

@@ -26,7 +26,7 @@ from trainer.reports.segments import Command, read_history
 
 if TYPE_CHECKING:
     from trainer.checkpointing.manager import WhichStep
-    from trainer.loop.predict import LoadedModel
+    from trainer.loop.loaded_model import LoadedModel
     from trainer.task import Task
 
 log = logger("trainer")
@@ -191,7 +191,7 @@ def load(
     import jax  # takes a second, which the other functions do without
 
     from trainer.loop.job import Job
-    from trainer.loop.predict import loaded, run_without_recipe
+    from trainer.loop.loaded_model import loaded, run_without_recipe
     from trainer.mesh.batch_spec import BatchAxes
     from trainer.mesh.placement import Placement
 

@@ -1,13 +1,13 @@
 """The loop: plans which steps go into which dispatch, launches dispatches, and reads their scalars
 one dispatch late.
 
-Generic over the carry: training carries a TrainState, evaluation an EvalState."""
+Generic over the carry: training carries a TrainState, evaluation the tallies of its metrics."""
 
 import itertools
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,8 +15,8 @@ import jax
 
 from trainer.hosts.activity import Activity, Dispatching
 from trainer.hosts.exits import Ending
+from trainer.loop.compiled import Compiled
 from trainer.loop.feed import Chunk
-from trainer.loop.program import Program
 
 _MOST_PLANNED = 10**7  # steps
 MEASURED_STEPS = 10  # single-step dispatches, which determine the length of all others
@@ -106,11 +106,12 @@ class DispatchResult:
     """The result of one dispatch: scalars by name, each [length], of the steps start, start + 1,
     ...
 
-    Outputs that are trees of other arrays have the same first dimension."""
+    rows: what the steps return per record, on this host, each [rows, ...]."""
 
     start: int
     length: int
     scalars: dict[str, Any]
+    rows: Any = None
 
     @property
     def end(self) -> int:
@@ -126,28 +127,27 @@ class Dispatches:
     There the carry is available, and may be replaced. Each launch is followed by `record` of the
     dispatch before it, so the devices never wait for the host; `settle` records the one that runs.
     An Ending while the input is late yields the same step again. ended: whether no chunk is left.
-    launched: the number of dispatches. read: makes a result of what the program returned; default:
-    its own."""
+    launched: the number of dispatches. constants: see Compiled. activity: of the call."""
 
     carry: Any
     step: int
     chunks: Iterable[Chunk]
-    program: Program
+    program: Compiled
     record: Callable[[DispatchResult], None]
-    read: Callable[[list[Any], bool], Any] | None = None
+    activity: Activity = field(default_factory=Activity)
+    constants: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
         self.launched = 0
         self.ended = False
         self._left = iter(self.chunks)
         self._running: _Launched | None = None
-        self._activity = getattr(self.chunks, "activity", Activity())
         self._doing = Dispatching(self.step, None)
         # on the CPU, results are in host memory; copying costs 10 us each
         self._copies = jax.default_backend() != "cpu"
 
     def __iter__(self) -> Iterator[int]:
-        with self._activity.dispatches(self.step) as self._doing:
+        with self.activity.dispatches(self.step) as self._doing:
             yield self.step
             while not self.ended:
                 try:
@@ -169,7 +169,9 @@ class Dispatches:
         """Launches a dispatch without waiting, then records the one before it."""
         self._doing.at = self._doing.DEVICES
         with jax.profiler.StepTraceAnnotation("dispatch", step_num=chunk.start):  # 1 us
-            self.carry, returned = self.program(self.carry, chunk.batches, chunk.stacked)
+            self.carry, returned = self.program(
+                self.carry, chunk.batches, chunk.stacked, *self.constants
+            )
         for leaf in jax.tree.leaves(returned) if self._copies else ():
             leaf.copy_to_host_async()
         self.launched += 1
@@ -188,13 +190,12 @@ class Dispatches:
         if dispatch is None:
             return
         self._doing.at = self._doing.DEVICES
-        read = self.read or self.program.read
-        values = read(dispatch.returned, dispatch.stacked)
+        scalars, rows = self.program.read(dispatch.returned, dispatch.stacked)
         began = time.perf_counter()
         self._doing.finish(dispatch.start + dispatch.length, began)
         self._doing.at = self._doing.WORK
-        self.record(DispatchResult(dispatch.start, dispatch.length, values))
-        self._activity.host_seconds += time.perf_counter() - began
+        self.record(DispatchResult(dispatch.start, dispatch.length, scalars, rows))
+        self.activity.host_seconds += time.perf_counter() - began
 
 
 class _Launched(NamedTuple):

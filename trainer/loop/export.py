@@ -22,14 +22,14 @@ from pipeline.shards.schema import Labels
 from trainer.checkpointing.manager import WhichStep
 from trainer.inputs import InputFn, as_function, as_input, first_batches
 from trainer.loop.job import Job, OpenedInput
-from trainer.loop.predict import Prediction
+from trainer.loop.prediction import Prediction
 from trainer.loop.session import Session, open_session, restore
 from trainer.mesh.batch_spec import named_leaves
 from trainer.results import ExportResult
 from trainer.serving.publishing import ExportOptions, ExportOrigin
 from trainer.serving.served_model import CLASS_NAME, ServedModel, serve
 from trainer.serving.verification import BATCH_SIZES
-from trainer.step.state import model_of, with_model
+from trainer.step.state import model_of
 from trainer.step.steps import predict_step
 from trainer.task import TrainState, Variables, chosen
 
@@ -63,11 +63,8 @@ def export(
     state: TrainState,
     origin: ExportOrigin,
     options: ExportOptions,
-    *,
-    continue_with: Callable[[TrainState], None] = lambda _: None,
 ) -> ExportResult:
-    """Exports a model of the state, whose arrays are donated: continue_with gets the same state in
-    other arrays, before anything that can fail without harm to a run.
+    """Exports a model of the state.
 
     opened: in the mode predict. Raises an error of host 0 on every host."""
     from trainer.serving.making import ServedExamples, make_export  # loads TensorFlow
@@ -86,8 +83,7 @@ def export(
         served = serve(job.task, variables, spec, options.keys)
     _check_numbers(opened.source, served)
     labels = _checked_labels(options.labels or {}, served)
-    predicted, variables = _predicted(session, opened, variables, served)
-    continue_with(with_model(state, model, variables))
+    predicted = _predicted(session, opened, variables, served)
     arrays = _gathered(variables)
 
     def make() -> ExportResult:
@@ -117,9 +113,8 @@ def _check_numbers(source: Any, served: ServedModel) -> None:
 
 def _predicted(
     session: Session, opened: OpenedInput, variables: Variables, served: ServedModel
-) -> tuple[list[dict[str, Any]], Variables]:
-    """The served predictions of the first records, on every host; and the same variables in other
-    arrays."""
+) -> list[dict[str, Any]]:
+    """The served predictions of the first records, on every host."""
     batches = math.ceil(RECORDS / opened.global_batch)
     epoch = opened.source.info.steps_per_epoch
     first = first_batches(opened.source, 1 if epoch is None else min(batches, epoch))
@@ -127,7 +122,7 @@ def _predicted(
     records = [
         chosen(named_leaves(record), list(served.predictions)) for record in prediction.records()
     ]
-    return records[:RECORDS], prediction.variables
+    return records[:RECORDS]
 
 
 def _gathered(variables: Variables) -> Iterator[tuple[str, np.ndarray]]:

@@ -23,11 +23,11 @@ from trainer.hosts.exits import WATCHER, Check, ending
 from trainer.hosts.failures import poll
 from trainer.hosts.supervisor import AGAIN, Supervisor
 from trainer.inputs import Input, InputFn
+from trainer.loop.compiled import Compiled
 from trainer.loop.dispatching import Dispatches, DispatchResult, Steps
 from trainer.loop.feed import Chunks, Feeder
 from trainer.loop.job import Job, Mode, OpenedInput
 from trainer.loop.preflight import agree, facts_of
-from trainer.loop.program import Program
 from trainer.reports.workdir import CHECKPOINTS
 from trainer.task import TrainState
 
@@ -161,22 +161,22 @@ class Session:
     @contextmanager
     def dispatching(
         self,
-        program: Program,
+        program: Compiled,
         carry: Any,
         opened: OpenedInput,
         position: Any,
         steps: Steps,
         record: Callable[[DispatchResult], None],
         *,
-        read: Callable[[list[Any], bool], Any] | None = None,
+        constants: tuple[Any, ...] = (),
         late: Check | None = None,
         ends: bool = False,
     ) -> Iterator[tuple[Dispatches, Feeder]]:
         """The dispatches of `steps` from the input's `position` on, and what feeds them. The
         program compiles while the first batches are read.
 
-        record, read: see Dispatches. late: called while a chunk is waited for; may raise (default:
-        check). ends: whether the input may end before."""
+        record, constants: see Dispatches. late: called while a chunk is waited for; may raise
+        (default: check). ends: whether the input may end before."""
         complete = opened.source.info.program == "complete"  # then hosts compare what they deliver
         common = self.exchange.common_end() if ends or complete else None
         bound = self.job.config.stall_seconds + OWN_BOUND_SECONDS
@@ -190,10 +190,13 @@ class Session:
             common,
             self.job.labels_without_target(opened),
         )
-        with closing(Feeder(chunks, bound, late or self.supervisor.check, self.activity)) as feeder:
+        with closing(Feeder(chunks, bound, late or self.supervisor.check)) as feeder:
             with self.activity.doing("compiling"):
                 program.compile(steps.compiled)
-            yield Dispatches(carry, steps.start, feeder, program, record, read), feeder
+            yield (
+                Dispatches(carry, steps.start, feeder, program, record, self.activity, constants),
+                feeder,
+            )
 
 
 @contextmanager

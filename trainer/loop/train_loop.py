@@ -17,8 +17,8 @@ from trainer.checkpointing.manager import Saved
 from trainer.hosts.exits import ending
 from trainer.loop.dispatching import Dispatches, DispatchResult, Marks, Steps
 from trainer.loop.evaluate import PeriodicEvaluations
+from trainer.loop.flops import PEAKS
 from trainer.loop.job import Job, OpenedInput
-from trainer.loop.program import PEAKS
 from trainer.loop.schedule import Pace, Profile, Schedule
 from trainer.loop.session import Begun, Session
 from trainer.loop.train_monitor import Recorder, TrainMonitor
@@ -60,7 +60,8 @@ class Training:
             k = limit()
             self._pace = None
             self._steps = Steps.planned(start, self.end, k, marks)
-        self._program = job.program(training_step(job), self.begun.state, self.opened, k)
+        self._program = job.program(training_step(job), (), self.begun.state, self.opened)
+        self._program.lengthen(k)
 
     def run(self) -> TrainResult:
         """Trains. Raises an Ending if the run was preempted, with all progress saved."""
@@ -77,8 +78,7 @@ class Training:
                 if due.evaluate:
                     assert self.evaluations
                     with self._monitor.away():
-                        # the same state in other arrays: an evaluation consumes its own
-                        dispatches.carry = self.evaluations(
+                        self.evaluations(
                             step, dispatches.carry, self._schedule.stop, final=due.ends
                         )
                 if due.set_pace:

@@ -73,7 +73,7 @@ class Pending:
 
 
 class Launching:
-    """Stands for a Program: launches by a function."""
+    """Stands for a Compiled: launches by a function."""
 
     def __init__(self, launch):
         self._launch = launch
@@ -82,7 +82,7 @@ class Launching:
         return self._launch(carry, batches)
 
     def read(self, returned, stacked):
-        return jax.tree.map(lambda *steps: np.stack(steps), *jax.device_get(returned))
+        return jax.tree.map(lambda *steps: np.stack(steps), *jax.device_get(returned)), {}
 
 
 def test_the_host_waits_for_a_dispatch_only_when_the_next_one_is_launched():

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.errors import CheckpointError, EmptySplitError, EvaluationError, InputError
 from trainer.inputs import LABELLED, InputInfo
-from trainer.loop.exact_epoch import ExactEpoch
+from trainer.loop.exact_epoch import Proof
 from trainer.step.steps import BAD_ROWS, CRC_SUM, RECORDS
 from trainer.trainer import Trainer
 
@@ -205,7 +205,7 @@ def of(num_records=3, expected_crc=7, verify_command=COMMAND, **others):
 
 def epoch_of(info):
     source: Any = SimpleNamespace(info=info)
-    return ExactEpoch(source)
+    return Proof(source)
 
 
 def refusal(records, crc, info):
@@ -219,7 +219,7 @@ def refusal(records, crc, info):
         }
     )
     with pytest.raises(EvaluationError) as raised:
-        epoch.check("evaluation", "the metrics are not the split's")
+        epoch.check("evaluation", "the metrics are not the split's", "")
     return str(raised.value)
 
 
@@ -263,7 +263,7 @@ def test_totals_are_not_compared_when_bad_records_were_left_out_or_none_are_stat
         epoch = epoch_of(of(on_error=on_error, totals=totals))
         sums = {RECORDS: 3 - bad, LABELLED: 3 - bad, BAD_ROWS: bad, CRC_SUM: 7}
         epoch.add({name: np.array([value]) for name, value in sums.items()})
-        epoch.check("evaluation", "")
+        epoch.check("evaluation", "", "")
         epoch.check_totals({"bits_per_byte": {"num_bytes": 8}}, "")
     epoch = epoch_of(of(totals={"num_bytes": 9}))
     with pytest.raises(

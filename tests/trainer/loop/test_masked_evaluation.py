@@ -12,7 +12,7 @@ from pipeline.errors import EvaluationError, InputError
 from trainer.loop.job import Job
 from trainer.loop.preflight import difference, facts_of
 from trainer.mesh.placement import Placement
-from trainer.step.steps import EvalState, eval_step
+from trainer.step.steps import eval_step
 from trainer.trainer import Trainer
 
 BAD = [0, 17, 18, 99]
@@ -237,10 +237,10 @@ def test_rows_are_computed_apart_and_only_for_on_records_so_that_metrics_keep_th
     predicting, dense_task
 ):
     batch = {"x": jnp.zeros((4, 8)), "label": jnp.zeros(4, jnp.int32), "_mask": jnp.ones(4)}
-    state = EvalState(dense_task.init(jax.random.key(0), batch), jnp.int32(0), {})
+    arguments = dense_task.init(jax.random.key(0), batch), jnp.int32(0), {}, batch
 
     def lowered(task, **options):
-        return jax.jit(eval_step(task, **options)).lower(state, batch).as_text()
+        return jax.jit(eval_step(task, **options)).lower(*arguments).as_text()
 
     assert lowered(dense_task) == lowered(predicting)
     assert "optimization_barrier" not in lowered(predicting)

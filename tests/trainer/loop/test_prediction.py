@@ -20,7 +20,7 @@ from pipeline.errors import (
     OptionError,
 )
 from trainer.config import TrainerConfig
-from trainer.loop.predict import LoadedModel
+from trainer.loop.loaded_model import LoadedModel
 from trainer.trainer import Trainer
 
 

@@ -7,7 +7,7 @@ from jax.sharding import PartitionSpec as P
 
 from pipeline.errors import BatchSizeError, OptionError
 from trainer.config import axis_sizes
-from trainer.loop.program import has_convolution
+from trainer.loop.compiled import has_convolution
 from trainer.mesh.batch_spec import batch_struct
 from trainer.mesh.placement import Placement
 
