@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ from pipeline.spec import with_offsets
 from trainer.inputs import INDEX, MASK, IterableInput
 from trainer.loop.dispatching import DispatchResult
 from trainer.loop.exact_epoch import Delivered, ExactEpoch, Proof
-from trainer.loop.job import OpenedInput
+from trainer.loop.job import Job, OpenedInput
 from trainer.loop.session import Session
 from trainer.metrics.labels import REMEDY, told_outside
 from trainer.metrics.tally import LOSSES, computed, mergeable, totals_counted
@@ -56,47 +57,33 @@ class Evaluation:
     ) -> None:
         self.padding_rows = 0
         self._session = session
-        self._job = job = session.job
+        self._job = session.job
         self._opened = opened
         self._step = step
         self._on_records = on_records
         self._state = state
-        if before and before._epoch.fits(opened):
-            self._epoch = before._epoch
-            self._make_tallies = before._make_tallies
-            return
-        spec = job.spec(opened)
-        self._make_tallies = jax.jit(
-            lambda variables: no_tallies(job.traced_task, variables, spec),
-            out_shardings=job.placement.replicated,
-            compiler_options=job.placement.runs_once,
-        )
+        self.program = before.program if before and before.program.fits(opened) else self._program()
+
+    def _program(self) -> ExactEpoch:
+        job = self._job
+        task = job.traced_task
+        constants = self._constants(0)
         # its rows have a few bytes per record: dispatches are as long as without them
-        one_step = eval_step(
-            job.traced_task, with_rows=on_records is not None, axes=job.placement.axes
-        )
-        self._epoch = ExactEpoch(session, opened, one_step, *self._arguments(0))
+        step = eval_step(task, with_rows=self._on_records is not None, axes=job.placement.axes)
+        make_tallies = dict
+        if mergeable(task.metrics):
+            model = jax.eval_shape(lambda: constants[0])
+            make = jax.jit(
+                partial(no_tallies, task, model, job.spec(self._opened)),
+                out_shardings=job.placement.replicated,
+                compiler_options=job.placement.runs_once,
+            )
+            make_tallies = partial(_checked_tallies, job, self._opened, make)
+        return ExactEpoch(self._session, self._opened, step, constants, make_tallies)
 
-    def _arguments(self, padding: int) -> tuple[tuple[Any, ...], Tallies]:
-        """Those of the step before a batch: what it only reads, and the tallies."""
-        variables = model_of(self._state, self._job.config.evaluated_model)
-        constants = variables, self._job.placement.scalar(np.int32(padding))
-        return constants, self._tallies(variables)
-
-    def _tallies(self, variables: Variables) -> Tallies:
-        """The initial tallies of an epoch, which donates them."""
-        if not mergeable(self._job.task.metrics):
-            return {}
-        with self._job.naming_batch(self._opened):
-            tallies, neutral = self._make_tallies(variables)
-        for name, is_neutral in jax.device_get(neutral).items():
-            if not is_neutral:
-                raise InputError(
-                    f"the metric {name!r} counts rows of padding: merging the state of a batch of "
-                    "padding changes another state. In from_batch, leave these rows out with "
-                    "jnp.where(mask, values, 0)."
-                )
-        return tallies
+    def _constants(self, padding: int) -> tuple[Variables, Any]:
+        model = model_of(self._state, self._job.config.evaluated_model)
+        return model, self._job.placement.scalar(np.int32(padding))
 
     def epoch(self, padding: int = 0, on_counted: OnCounted = lambda _: None) -> EvalResult:
         """Runs over the input once, with PADDINGS[padding] in rows that do not count.
@@ -121,7 +108,7 @@ class Evaluation:
                 self._on_records(self._counted(result.rows))
             on_counted(records)
 
-        with self._epoch.dispatching(session, opened, *self._arguments(padding), record) as (
+        with self.program.dispatching(session, opened, self._constants(padding), record) as (
             dispatches,
             _,
         ):
@@ -192,6 +179,20 @@ class Evaluation:
                 delivered.labelled,
             )
         return delivered
+
+
+def _checked_tallies(job: Job, opened: OpenedInput, make: Callable[[], Any]) -> Tallies:
+    """The tallies at the start of an epoch."""
+    with job.naming_batch(opened):
+        tallies, neutral = make()
+    for name, is_neutral in jax.device_get(neutral).items():
+        if not is_neutral:
+            raise InputError(
+                f"the metric {name!r} counts rows of padding: merging the state of a batch of "
+                "padding changes another state. In from_batch, leave these rows out with "
+                "jnp.where(mask, values, 0)."
+            )
+    return tallies
 
 
 def _not_finite(

@@ -27,7 +27,8 @@ log = logger("trainer")
 class ExactEpoch:
     """A step compiled for all of an input, and for any other with the same shapes and size.
 
-    constants, carry, gather: see Compiled. wide: whether the rows that the step returns count
+    constants, gather: see Compiled. make_carry: makes what the first step gets; each epoch donates
+    its own. wide: whether the rows that the step returns count
     towards the memory of a dispatch; those of a few bytes per record do not."""
 
     def __init__(
@@ -36,7 +37,7 @@ class ExactEpoch:
         opened: OpenedInput,
         step: Step,
         constants: tuple[Any, ...],
-        carry: Any,
+        make_carry: Callable[[], Any],
         *,
         gather: bool = True,
         wide: bool = False,
@@ -44,7 +45,8 @@ class ExactEpoch:
         job = session.job
         epoch = opened.source.info.steps_per_epoch
         self._shapes = opened.struct, epoch
-        self._program = job.program(step, constants, carry, opened, gather)
+        self._make_carry = make_carry
+        self._program = job.program(step, constants, make_carry(), opened, gather)
         out_bytes = self._program.rows_bytes() if wide else 0
         marks = [epoch] if epoch else []
         k = job.steps_per_dispatch(opened, session.superbatch_bytes, marks, out_bytes=out_bytes)
@@ -60,13 +62,18 @@ class ExactEpoch:
         session: Session,
         opened: OpenedInput,
         constants: tuple[Any, ...],
-        carry: Any,
         record: Callable[[DispatchResult], None],
     ) -> AbstractContextManager[tuple[Dispatches, Feeder]]:
         """The dispatches of an epoch, from its beginning. record: see Dispatches."""
         start = opened.source.info.start
         return session.dispatching(
-            self._program, carry, opened, start, self._steps, record, constants=constants
+            self._program,
+            self._make_carry(),
+            opened,
+            start,
+            self._steps,
+            record,
+            constants=constants,
         )
 
 

@@ -92,7 +92,7 @@ class Prediction:
             opened,
             lambda variables, carry, batch: (carry, predictions(variables, batch)),
             (variables,),
-            (),
+            tuple,
             gather=gather,
             wide=True,
         )
@@ -110,7 +110,7 @@ class Prediction:
             proof.add(result.scalars)
             results.append(result)
 
-        with self._epoch.dispatching(session, self._opened, (self._variables,), (), record) as (
+        with self._epoch.dispatching(session, self._opened, (self._variables,), record) as (
             dispatches,
             feeder,
         ):
