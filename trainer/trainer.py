@@ -27,7 +27,7 @@ from trainer.loop.prediction import check_export, check_predict, predict
 from trainer.loop.train import train
 from trainer.mesh.batch_spec import BatchAxes, named_leaves
 from trainer.mesh.placement import Placement
-from trainer.reports.segments import Command
+from trainer.reports.segments import Invocation
 from trainer.results import EvalResult, EvaluatedRecords, ExportResult, TrainResult
 from trainer.serving.publishing import PLATFORMS, ExportOptions
 from trainer.task import Task, kind_of
@@ -57,7 +57,7 @@ class Trainer:
         devices: Sequence[Any] | None = None,
         callbacks: Sequence[Callback] = (),
         warm_start: WarmStart | None = None,
-        command: Command | None = None,
+        command: Invocation | None = None,
     ) -> None:
         if not isinstance(config, TrainerConfig):
             raise OptionError(

@@ -180,6 +180,10 @@ class Dispatches:
         self._running = _Launched(chunk.start, chunk.length, chunk.stacked, returned)
         self._finish(before)
 
+    def launch_next(self) -> None:
+        """Launches the next dispatch, which must be there."""
+        self.launch(next(self._left))
+
     def settle(self) -> None:
         """Waits for the dispatch that runs, and records it."""
         running = self._running

@@ -108,10 +108,8 @@ class Evaluation:
                 self._on_records(self._counted(result.rows))
             on_counted(records)
 
-        with self.program.dispatching(session, opened, self._constants(padding), record) as (
-            dispatches,
-            _,
-        ):
+        constants = self._constants(padding)
+        with self.program.dispatching(session, opened, constants, record) as dispatches:
             started = time.perf_counter()
             for _ in dispatches:
                 if not dispatches.ended:

@@ -4,8 +4,8 @@ every record that is due was delivered once.
 The device computes the sums of each step; they are added up here in NumPy."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,6 @@ from pipeline.logs import logger
 from pipeline.sizes import counted
 from trainer.inputs import LABELLED, Input
 from trainer.loop.dispatching import Dispatches, DispatchResult, Steps
-from trainer.loop.feed import Feeder
 from trainer.loop.job import OpenedInput
 from trainer.loop.session import Session
 from trainer.step.steps import BAD_ROWS, CRC_SUM, RECORDS, UNSEEN
@@ -57,24 +56,20 @@ class ExactEpoch:
         """Whether this input can be read, too."""
         return self._shapes == (opened.struct, opened.source.info.steps_per_epoch)
 
+    @contextmanager
     def dispatching(
         self,
         session: Session,
         opened: OpenedInput,
         constants: tuple[Any, ...],
         record: Callable[[DispatchResult], None],
-    ) -> AbstractContextManager[tuple[Dispatches, Feeder]]:
+    ) -> Iterator[Dispatches]:
         """The dispatches of an epoch, from its beginning. record: see Dispatches."""
+        carry = self._make_carry()
+        program = self._program
         start = opened.source.info.start
-        return session.dispatching(
-            self._program,
-            self._make_carry(),
-            opened,
-            start,
-            self._steps,
-            record,
-            constants=constants,
-        )
+        with session.feeding(program, opened, start, self._steps) as feeder:
+            yield Dispatches(carry, 0, feeder, program, record, session.activity, constants)
 
 
 class Delivered(NamedTuple):

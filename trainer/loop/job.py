@@ -29,7 +29,7 @@ from trainer.inputs import (
 from trainer.loop.compiled import Compiled
 from trainer.mesh.batch_spec import batch_struct, named_leaves
 from trainer.mesh.placement import Placement
-from trainer.reports.segments import Command
+from trainer.reports.segments import Invocation
 from trainer.step.state import abstract_state, init_state
 from trainer.task import Step, Task, TrainState, better_of, check_called, kind_of
 
@@ -69,7 +69,7 @@ class Job:
     config: TrainerConfig
     placement: Placement
     callbacks: Sequence[Callback] = ()
-    command: Command | None = None
+    command: Invocation | None = None
 
     @property
     def target(self) -> str | None:
@@ -325,7 +325,7 @@ class Job:
         opened: OpenedInput,
         gather: bool = True,
     ) -> Compiled:
-        """`step` for this input; `Session.dispatching` compiles it. See Compiled."""
+        """`step` for this input; `Session.feeding` compiles it. See Compiled."""
         with self.naming_batch(opened):
             return Compiled(
                 step,

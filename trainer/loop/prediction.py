@@ -17,7 +17,6 @@ from trainer.checkpointing.manager import WhichStep
 from trainer.inputs import MASK, InputFn
 from trainer.loop.dispatching import Dispatches, DispatchResult
 from trainer.loop.exact_epoch import ExactEpoch, Proof
-from trainer.loop.feed import Feeder
 from trainer.loop.job import Job, OpenedInput
 from trainer.loop.session import Session, open_session, restore
 from trainer.step.state import model_of
@@ -110,10 +109,8 @@ class Prediction:
             proof.add(result.scalars)
             results.append(result)
 
-        with self._epoch.dispatching(session, self._opened, (self._variables,), record) as (
-            dispatches,
-            feeder,
-        ):
+        constants = (self._variables,)
+        with self._epoch.dispatching(session, self._opened, constants, record) as dispatches:
             try:
                 for _ in dispatches:
                     if dispatches.ended:
@@ -124,7 +121,7 @@ class Prediction:
                     ):
                         yield from self._records(results)
             except GeneratorExit:
-                self._stop_together(dispatches, feeder)
+                self._stop_together(dispatches)
                 raise
             session.exchange.tell("dispatches", dispatches.launched)  # for hosts that stop early
             returned = f"{self._returned} predictions were returned"
@@ -146,7 +143,7 @@ class Prediction:
                 self._returned += 1
                 yield tree.unflatten([leaf[row] for leaf in leaves])
 
-    def _stop_together(self, dispatches: Dispatches, feeder: Feeder) -> None:
+    def _stop_together(self, dispatches: Dispatches) -> None:
         """Makes the dispatches that other hosts have already made: they would wait for them
         forever."""
         exchange = self._session.exchange
@@ -160,5 +157,5 @@ class Prediction:
                 "this one, see its log."
             )
         for _ in range(max(launched_by_host.values()) - dispatches.launched):
-            dispatches.launch(next(feeder))
+            dispatches.launch_next()
         dispatches.settle()

@@ -10,9 +10,9 @@ from pipeline.shards.typed_json import sealed_line
 from trainer.reports.seen_records import seen_batches
 from trainer.reports.segments import (
     BadRecords,
-    Command,
     End,
     History,
+    Invocation,
     Start,
     append,
     read_history,
@@ -42,7 +42,7 @@ START = Start(
     position={"epoch": 0, "records": 0},
     input={"order": {}, "sources": []},
     settings={"seed": 1},
-    command=Command("digits", ["--seed", "1"], "/home"),
+    command=Invocation("digits", ["--seed", "1"], "/home"),
     versions={"jax": "1"},
     devices="1 x cpu, 1 process",
 )
