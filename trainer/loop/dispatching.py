@@ -3,12 +3,10 @@ one dispatch late.
 
 Generic over the carry: training carries a TrainState, evaluation the tallies of its metrics."""
 
-import itertools
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -42,38 +40,31 @@ class Marks:
 
 @dataclass(frozen=True)
 class Steps:
-    """The dispatches of one loop: from step `start` to `end` (None: until the input ends), of the
-    lengths it yields.
+    """The dispatches of one loop: from step `start` to `end` (None: until the input ends).
 
-    compiled: the lengths to compile before the first dispatch."""
+    k: the steps of a dispatch, or what returns them once they are measured: see timed_plan."""
 
     start: int
     end: int | None
-    lengths: Callable[[], Iterator[int]]
-    compiled: frozenset[int]
+    k: int | Callable[[], int]
+    marks: Marks = Marks()
 
-    @classmethod
-    def planned(cls, start: int, end: int | None, k: int, marks: Marks = Marks()) -> "Steps":
-        """See `plan`."""
-        lengths = partial(plan, start, math.inf if end is None else end, k, marks)
+    def lengths(self) -> Iterator[int]:
+        """The length of each dispatch."""
+        end = math.inf if self.end is None else self.end
+        if callable(self.k):
+            return timed_plan(self.start, end, self.k, self.marks)
+        return plan(self.start, end, self.k, self.marks)
+
+    @property
+    def compiled(self) -> set[int]:
+        """The lengths to compile before the first dispatch."""
+        if callable(self.k):
+            return {1}
         # hundreds of millions of steps would take minutes to plan
-        if end is None or (k == 1 and start < end) or end - start > _MOST_PLANNED:
-            return cls(start, end, lengths, frozenset([1, k]))
-        return cls(start, end, lengths, frozenset(lengths()))
-
-    @classmethod
-    def timed(cls, start: int, end: int | None, k: Callable[[], int], marks: Marks) -> "Steps":
-        """See `timed_plan`."""
-        lengths = partial(timed_plan, start, math.inf if end is None else end, k, marks)
-        return cls(start, end, lengths, frozenset([1]))
-
-    @classmethod
-    def of_epoch(cls, steps: int | None, k: int) -> "Steps":
-        """The dispatches of an epoch of this many steps; None: single ones, until the input
-        ends."""
-        if steps is not None:
-            return cls.planned(0, steps, k)
-        return cls(0, None, partial(itertools.repeat, 1), frozenset([1]))
+        if self.end is None or self.k == 1 or self.end - self.start > _MOST_PLANNED:
+            return {1, self.k}
+        return {*self.lengths()}
 
 
 def plan(start: int, end: float, k: int, marks: Marks = Marks(), origin: int = 0) -> Iterator[int]:

@@ -50,7 +50,7 @@ class ExactEpoch:
         marks = [epoch] if epoch else []
         k = job.steps_per_dispatch(opened, session.superbatch_bytes, marks, out_bytes=out_bytes)
         self._program.lengthen(k)
-        self._steps = Steps.of_epoch(epoch, k)
+        self._steps = Steps(0, epoch, k if epoch else 1)
 
     def fits(self, opened: OpenedInput) -> bool:
         """Whether this input can be read, too."""

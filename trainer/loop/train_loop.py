@@ -55,13 +55,10 @@ def train_steps(
     marks = Marks(every, profile.stops)
     limit = partial(job.steps_per_dispatch, opened, session.superbatch_bytes, every)
     program = job.program(training_step(job), (), begun.state, opened)
-    pace = None
-    if config.loop_seconds:
-        pace = Pace(config.loop_seconds, limit)
-        steps = Steps.timed(start, end, pace.steps, marks)
-    else:
+    pace = Pace(config.loop_seconds, limit) if config.loop_seconds else None
+    if not pace:
         program.lengthen(limit())
-        steps = Steps.planned(start, end, program.k, marks)
+    steps = Steps(start, end, pace.steps if pace else program.k, marks)
     _say_beginning(job, begun, end, program, pace)
     with ExitStack() as stack:
         recorder = stack.enter_context(Recorder(job, opened.source, session.ownership.fence))
