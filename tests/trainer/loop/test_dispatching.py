@@ -111,7 +111,7 @@ def test_the_host_waits_for_a_dispatch_only_when_the_next_one_is_launched():
             "launch 3",
             "wait for 2",
             "wait for 3",
-        ),
+        )
     ]
 
 

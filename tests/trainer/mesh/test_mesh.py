@@ -91,10 +91,7 @@ def test_devices_that_are_given_keep_their_order():
 
 @pytest.mark.parametrize(
     ("sizes", "text"),
-    [
-        ({"model": 3}, r"Allowed: 1, 2, 4\."),
-        ({"data": 1, "fsdp": 2}, r"Allowed: 4\."),
-    ],
+    [({"model": 3}, r"Allowed: 1, 2, 4\."), ({"data": 1, "fsdp": 2}, r"Allowed: 4\.")],
 )
 def test_sizes_that_the_devices_cannot_have_are_refused(sizes, text):
     with pytest.raises(OptionError, match=text):
