@@ -11,8 +11,8 @@ from jax.experimental.compilation_cache import compilation_cache
 from pipeline.checks import check_number, check_positive_int
 from pipeline.errors import OptionError
 from pipeline.logs import logger
+from pipeline.machine import num_cores
 from pipeline.shards.schema import Labels
-from pipeline.sizes import num_cores
 from pipeline.user_code import ShortErrors
 from trainer.callbacks import Callback
 from trainer.checkpointing.manager import WhichStep
@@ -20,13 +20,13 @@ from trainer.checkpointing.warm_start import WarmStart
 from trainer.config import Model, TrainerConfig, axis_sizes, partition_rules
 from trainer.inputs import InputFn
 from trainer.loop.evaluate import check_name, evaluate, evaluate_continuously, named_inputs
-from trainer.loop.export import export_checkpoint
 from trainer.loop.job import Job
-from trainer.loop.predict import LoadedModel, check_export, check_predict, predict
+from trainer.loop.loaded_model import LoadedModel
+from trainer.loop.prediction import check_export, check_predict, predict
 from trainer.loop.train import train
 from trainer.mesh.batch_spec import BatchAxes, named_leaves
 from trainer.mesh.placement import Placement
-from trainer.reports.segments import Command
+from trainer.reports.segments import Invocation
 from trainer.results import EvalResult, EvaluatedRecords, ExportResult, TrainResult
 from trainer.serving.publishing import PLATFORMS, ExportOptions
 from trainer.task import Task, kind_of
@@ -56,7 +56,7 @@ class Trainer:
         devices: Sequence[Any] | None = None,
         callbacks: Sequence[Callback] = (),
         warm_start: WarmStart | None = None,
-        command: Command | None = None,
+        command: Invocation | None = None,
     ) -> None:
         if not isinstance(config, TrainerConfig):
             raise OptionError(
@@ -277,5 +277,8 @@ class Trainer:
         Raises ExportError, before anything is published; and whatever predict raises."""
         check_export(self._job, keys)
         options = ExportOptions(path, model, keys, labels, tolerance, keep, platforms, assets_extra)
+        # loads TensorFlow, while no host waits for another
+        from trainer.loop.export import export_checkpoint
+
         with ShortErrors():
             return export_checkpoint(self._job, input_fn, options, step, checkpoint_path)
