@@ -18,7 +18,7 @@ LIMITS = {
     "entries of trainer": 22,
     "floors of trainer": 9,
     "modules that trainer.trainer imports": 85,
-    "modules that pipeline.datasets imports": 58,
+    "modules that pipeline.datasets imports": 59,
 }
 IN_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 

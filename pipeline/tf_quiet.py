@@ -5,8 +5,8 @@ import contextlib
 import os
 import sys
 
-from pipeline.errors import how_to_install
 from pipeline.logs import quiet_libraries
+from pipeline.packages import how_to_install
 
 __all__ = ["JAX_CAME_FIRST", "tf"]
 

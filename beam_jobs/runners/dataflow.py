@@ -18,7 +18,8 @@ from typing import Any
 from beam_jobs.converter import ConversionJob
 from beam_jobs.runners.dataflow_job import as_ours, check_bucket, check_credentials
 from beam_jobs.runners.wheel import build_wheel
-from pipeline.errors import InfeedError, OptionError, how_to_install
+from pipeline.errors import InfeedError, OptionError
+from pipeline.packages import how_to_install
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import join
 

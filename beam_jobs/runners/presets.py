@@ -18,7 +18,8 @@ from beam_jobs.loopback import on_loopback
 from beam_jobs.runners import dataflow, dataflow_job
 from pipeline.checks import did_you_mean
 from pipeline.console.console import Console
-from pipeline.errors import ConversionError, InfeedError, OptionError, how_to_install
+from pipeline.errors import ConversionError, InfeedError, OptionError
+from pipeline.packages import how_to_install
 from pipeline.sizes import GB, free_memory_bytes, num_cores
 from pipeline.storage.schemes import open_storage
 

@@ -24,7 +24,7 @@ import tyro
 
 from pipeline.checks import did_you_mean, nearest
 from pipeline.console.commands import help_end, program
-from pipeline.errors import InfeedError, OptionError, keeps_all_frames
+from pipeline.errors import InfeedError, OptionError
 from pipeline.user_code import described, source_lines
 from trainer.commands import RECIPES
 from trainer.config import TrainerConfig
@@ -103,7 +103,7 @@ def recipe_class(name: str) -> type[Recipe]:
         ) from error
     except Exception as error:
         lines = source_lines(error)
-        if lacks_library(error) or not lines or keeps_all_frames():
+        if lacks_library(error) or not lines:
             raise
         hint = f". {DECORATOR}" if "non-frozen dataclass" in str(error) else ""
         raise OptionError(

@@ -8,8 +8,9 @@ import threading
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pipeline.errors import OptionError, how_to_install
+from pipeline.errors import OptionError
 from pipeline.logs import logger
+from pipeline.packages import how_to_install
 from trainer.hosts.exits import EXIT_USER_ERROR, leave
 
 AUTO = "auto"
