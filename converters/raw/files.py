@@ -28,6 +28,7 @@ from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Stat, Storage, find_file, join
 
 SPLITS = ("train", "validation", "test")
+NO_OTHERS = "(?!)"  # for `unread`: matches no name
 _SPLIT = re.compile(rf"({'|'.join(SPLIT_NAMES)})[-_./].*", re.DOTALL | re.I | re.ASCII)
 _MOST_PATHS = 100  # to one directory
 _SPLIT_KEY = b"infeed image_folder validation"
@@ -113,7 +114,7 @@ def unread(
     raw_data_dir: str, sources: Sequence[Source], splits: str | None, used: str
 ) -> Sequence[str]:
     """A note about what else is in the directory of the raw data, unless --splits chose some.
-    used: matches the names of other files that the conversion reads."""
+    used: matches the names of other files that the conversion reads; NO_OTHERS if it reads none."""
     storage = open_storage(raw_data_dir)
     if splits or find_file(storage, raw_data_dir):
         return []

@@ -28,7 +28,8 @@ from pipeline.errors import InfeedError, OptionError
 from pipeline.user_code import described, source_lines
 from trainer.commands import RECIPES
 from trainer.config import TrainerConfig
-from trainer.hosts.joining import Devices, Distributed
+from trainer.hosts.devices import Devices
+from trainer.hosts.joining import Distributed
 from trainer.recipe import DataRecipe, Recipe
 
 LIBRARIES = (

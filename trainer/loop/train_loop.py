@@ -184,7 +184,7 @@ class Training:
                 productive_seconds=self._productive_seconds,
                 run=self._recorder.run,
             )
-            self.session.checkpoints.save(saved, partial(monitor.check.for_save, step, state))
+            self.session.checkpoints.save(saved, monitor.check.begin(step, state))
             self.session.call_back(
                 "on_checkpoint", CheckpointEnd(step, state, monitor.reports, self._schedule.stop)
             )

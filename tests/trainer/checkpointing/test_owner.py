@@ -14,7 +14,7 @@ import pytest
 from pipeline.errors import OptionError, OwnerError, StorageError
 from pipeline.storage.schemes import open_storage
 from trainer.checkpointing import owner
-from trainer.checkpointing.owner import Ownership, claim, is_alive, read_record
+from trainer.checkpointing.owner import Ownership, is_alive, mark_workdir, read_record
 
 OWNING = """
 import os, sys
@@ -163,7 +163,7 @@ def test_no_time_that_a_record_states_is_waited_for_longer_than_the_owner_may_be
 def test_a_lock_without_an_owner_is_waited_for_in_vain_and_then_named(tmp_path, monkeypatch):
     silent_after(monkeypatch, 0.3)
     monkeypatch.setattr(owner, "POLL_SECONDS", 0.05)
-    claim(str(tmp_path))
+    mark_workdir(str(tmp_path))
     assert owner._lock(str(tmp_path))
     with pytest.raises(OwnerError, match=r"has held .*_owner/lock for 0\.3 s, but owns nothing"):
         Ownership(str(tmp_path)).take()
@@ -254,14 +254,14 @@ def test_whether_an_owner_on_another_machine_lives_is_unknown(tmp_path, elsewher
 
 
 def test_a_work_directory_keeps_its_mark_and_files_of_others_are_not_claimed(tmp_path):
-    assert claim(str(tmp_path / "run")) == claim(str(tmp_path / "run"))
-    assert claim(str(tmp_path / "run")) != claim(str(tmp_path / "other"))
+    assert mark_workdir(str(tmp_path / "run")) == mark_workdir(str(tmp_path / "run"))
+    assert mark_workdir(str(tmp_path / "run")) != mark_workdir(str(tmp_path / "other"))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/segments.jsonl").touch()
     with pytest.raises(
         OptionError, match=r"has a file segments\.jsonl, which no run of infeed wrote"
     ):
-        claim(str(tmp_path / "mine"))
+        mark_workdir(str(tmp_path / "mine"))
     assert open_storage(str(tmp_path)).list(str(tmp_path / "mine")).keys() == {"segments.jsonl"}
 
 

@@ -8,7 +8,7 @@ import optax
 import pytest
 
 from pipeline.errors import CheckpointError, OptionError
-from trainer.checkpointing.listing import Evaluations, KeepPolicy, best_step
+from trainer.checkpointing.keeping import Evaluations, KeepPolicy, best_step
 from trainer.checkpointing.manager import CheckpointManager
 from trainer.loop.job import Job
 from trainer.mesh.placement import Placement

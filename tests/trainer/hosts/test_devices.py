@@ -7,13 +7,13 @@ import sys
 import pytest
 
 from pipeline.errors import OptionError
-from trainer.hosts.joining import Devices
+from trainer.hosts.devices import Devices
 
 pytestmark = pytest.mark.slow
 
 PROGRAM = """
 import jax
-from trainer.hosts.joining import Devices
+from trainer.hosts.devices import Devices
 devices = Devices(platform=%r, num_devices=%r)
 devices.choose()
 devices.check()
