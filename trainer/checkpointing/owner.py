@@ -49,8 +49,11 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True)
 class Record:
-    """Who owns the directory. machine: host name and boot. since: for people. renewed: in seconds
-    since 1970, by the owner's clock."""
+    """Who owns the directory.
+
+    machine: host name and boot.
+    since: for people.
+    renewed: in seconds since 1970, by the owner's clock."""
 
     token: str
     host: str

@@ -26,9 +26,9 @@ AT_ONCE = 16
 
 
 class Raw(NamedTuple):
-    """A file, or a row of a table, and its record; or why there is none. rotated: EXIF rotates it,
-    which is ignored.
+    """A file, or a row of a table, and its record; or why there is none.
 
+    rotated: EXIF rotates it, which is ignored.
     cells: those that are classes."""
 
     name: str
