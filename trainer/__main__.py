@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pipeline import logs
 from pipeline.console.commands import as_started, command_of, help_end, program
 from pipeline.console.interrupts import ctrl_c_raises, ends_when_not_read
-from pipeline.errors import HostError, InfeedError, how_to_install, keeps_all_frames, printable
+from pipeline.errors import HostError, InfeedError, printable
+from pipeline.packages import how_to_install
 from pipeline.user_code import described, notes_of, source_lines
 from trainer.commands import RECIPES, is_ours
 from trainer.hosts import exits
@@ -94,9 +95,9 @@ def _of_user(error: Exception) -> str | None:
             message += f" Install what training needs: {how_to_install('train')}."
         return message
     frames = source_lines(error)
-    if not frames or keeps_all_frames():
+    if not frames:
         return None
-    return f"{described(error)}\n{printable(frames[-1])}"
+    return f"{printable(described(error))}\n{printable(frames[-1])}"
 
 
 def _run(kind: "type[Recipe]", name: str, options: Sequence[str]) -> None:

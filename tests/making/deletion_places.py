@@ -128,7 +128,7 @@ PLACES: Mapping[str, Proof] = {
     "trainer/checkpointing/orbax_paths.py:remove_unfinished": CHECKPOINT,
     "trainer/checkpointing/manager.py:CheckpointManager._remove_superseded": CHECKPOINT,
     "trainer/checkpointing/arrays.py:ContentsHandler.async_save.write": CHECKPOINT,
-    "trainer/checkpointing/listing.py:Evaluations._change": IN_OUR_FORMAT,
+    "trainer/checkpointing/keeping.py:Evaluations._change": IN_OUR_FORMAT,
     "trainer/results.py:_write": RUN,
     "trainer/commands/running.py:_write_predictions": RUN,
     "trainer/reports/metrics_file.py:_cut_parts": IN_OUR_FORMAT,

@@ -17,7 +17,7 @@ from pipeline.shards.typed_json import sealed
 from pipeline.storage.schemes import open_storage
 from pipeline.tokenizers import read_text_info
 from trainer.checkpointing.contents import check_tree, read_contents
-from trainer.checkpointing.listing import Evaluations
+from trainer.checkpointing.keeping import Evaluations
 from trainer.loop.evaluation_end import measured
 from trainer.reports.segments import BadRecords, End, Invocation, Start, append, read_history
 

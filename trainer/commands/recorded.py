@@ -182,12 +182,15 @@ def load(
 ) -> "LoadedModel":
     """The model that was trained in a work directory, on one device, ready to be called on arrays.
 
-    workdir: local or gs://. step: of the checkpoint; "best": that of keep_best; default: the
-    newest. Needs no data: the training has kept a description of them (description.json). recipe:
-    the recipe of the training, or its class, whose options are then those of the training; only
-    infeed's own are found without, as what a work directory names may be anyone's code. task: of a
-    run without a recipe. Raises CheckpointError if there is no such checkpoint, or its arrays are
-    not those of the recipe's model; OptionError if the recipe has to be given."""
+    workdir: local or gs://.
+    step: of the checkpoint; "best": that of keep_best; default: the newest.
+    recipe: the recipe of the training, or its class, whose options are then those of the training;
+        only infeed's own are found without, as what a work directory names may be anyone's code.
+    task: of a run without a recipe.
+
+    Needs no data: the training has kept a description of them (description.json). Raises
+    CheckpointError if there is no such checkpoint, or its arrays are not those of the recipe's
+    model; OptionError if the recipe has to be given."""
     import jax  # takes a second, which the other functions do without
 
     from trainer.loop.job import Job

@@ -72,9 +72,9 @@ class FiniteCheck:
                     "not help here."
                 )
 
-    def for_save(self, step: int, state: TrainState) -> Callable[[], None]:
-        """Begins to look; the result raises NanError if any array of the state is not finite,
-        including the optimizer's."""
+    def begin(self, step: int, state: TrainState) -> Callable[[], None]:
+        """Begins to check a state that is about to be saved. The result waits for the devices, in
+        any thread, and raises NanError if an array is not finite, including the optimizer's."""
         broken = self.finder(state) if self.on_nan != "ignore" else str
 
         def verify() -> None:

@@ -14,7 +14,7 @@ from trainer.checkpointing.kept_data import as_in_run, has_new_head
 from trainer.checkpointing.listing import find_elsewhere
 from trainer.checkpointing.manager import CheckpointManager, Saved, WhichStep
 from trainer.checkpointing.orbax_paths import check_directory
-from trainer.checkpointing.owner import Ownership, claim
+from trainer.checkpointing.owner import Ownership, mark_workdir
 from trainer.checkpointing.warm_start import WarmStart
 from trainer.checkpointing.warm_start_loading import plan_loading
 from trainer.hosts.activity import Activity
@@ -118,7 +118,7 @@ class Session:
         config = self.job.config
         mark = ""
         if self.exchange.index == 0 and not config.fast_dev_run:
-            mark = claim(str(config.workdir))
+            mark = mark_workdir(str(config.workdir))
         facts = lambda: facts_of(self.job, inputs, start, end) | others  # noqa: E731
         agree(self.exchange, facts, config.workdir, mark, config.stall_seconds)
         share_cores(self.exchange.processes_here(config.stall_seconds))

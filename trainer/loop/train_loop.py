@@ -177,7 +177,7 @@ class Training:
                 productive_seconds=self._productive_seconds,
                 run=self.recorder.run,
             )
-            session.checkpoints.save(saved, partial(monitor.check.for_save, step, state))
+            session.checkpoints.save(saved, monitor.check.begin(step, state))
             session.call_back(
                 "on_checkpoint", CheckpointEnd(step, state, monitor.reports, self.schedule.stop)
             )
