@@ -254,6 +254,19 @@ def test_a_command_writes_only_to_its_output(theirs, looked):
     assert not others
 
 
+@says("Symbolic links in raw data are followed, wherever they point")
+def test_class_folders_may_be_links_to_folders_elsewhere(tmp_path, raw_image_folder, without_beam):
+    raw_image_folder.write()
+    linked = RawImageFolder(tmp_path / "linked")
+    linked.directory.mkdir()
+    for name in raw_image_folder.files:
+        (linked.directory / name).symlink_to(raw_image_folder.directory / name)
+    linked.convert(tmp_path / "shards", "--validation-fraction=0", "--max-bad-records=9")
+    raw_image_folder.convert(tmp_path / "same", "--validation-fraction=0", "--max-bad-records=9")
+    found = [len(open_dataset(str(tmp_path / out), "train")) for out in ("shards", "same")]
+    assert found[0] == found[1] > 0
+
+
 @says(
     "| `convert` | infeed and Apache Beam",
     "| `train` | infeed's recipes, or the one that you name;",

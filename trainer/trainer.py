@@ -11,8 +11,8 @@ from jax.experimental.compilation_cache import compilation_cache
 from pipeline.checks import check_number, check_positive_int
 from pipeline.errors import OptionError
 from pipeline.logs import logger
+from pipeline.machine import num_cores
 from pipeline.shards.schema import Labels
-from pipeline.sizes import num_cores
 from pipeline.user_code import ShortErrors
 from trainer.callbacks import Callback
 from trainer.checkpointing.manager import WhichStep

@@ -120,7 +120,8 @@ class TrainOrder(BatchOrder):
         return {name: getattr(self, name) for name in names}
 
     def advance(self, position: Position, batches: int) -> Position:
-        """The position that many batches later."""
+        """The position that many batches later. With epochs="drop", the end of an epoch that is too
+        short for a batch counts as the beginning of the next one, also where batches is 0."""
         position = self._resolve(position)
         if self.epochs == "span":
             total = position.epoch * self._shortest + position.records + batches * self._stream_rows

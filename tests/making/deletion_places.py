@@ -105,7 +105,7 @@ PLACES: Mapping[str, Proof] = {
     "converters/digits_raw.py:write_raw": IN_OUR_FORMAT,
     "pipeline/inputs/caches.py:DiskStore._open": CACHE,
     "pipeline/commands/index.py:_publish": IN_OUR_FORMAT,
-    "pipeline/inputs/input_info.py:_File.add": IN_OUR_FORMAT,
+    "pipeline/inputs/quarantine.py:_File.add": IN_OUR_FORMAT,
     "pipeline/inputs/slots.py:Slots.take": PRIVATE,  # a file without a name
     "pipeline/inputs/work.py:packed": PRIVATE,  # the same
     "pipeline/pages/page.py:write_page": IN_OUR_FORMAT,

@@ -14,7 +14,8 @@ from typing import Any, cast
 import numpy as np
 
 from pipeline.decoding.op import Features, Op
-from pipeline.decoding.planning import PadTo, Step
+from pipeline.decoding.padding import PadTo
+from pipeline.decoding.planning import Step
 from pipeline.decoding.rows import RowDecoder
 from pipeline.errors import ExportError, InfeedError
 from pipeline.inputs.tf_examples import parsing_of
