@@ -19,7 +19,7 @@ from pipeline.errors import HostError, InfeedError, how_to_install, keeps_all_fr
 from pipeline.user_code import described, notes_of, source_lines
 from trainer.commands import RECIPES, is_ours
 from trainer.hosts import exits
-from trainer.reports.segments import Command
+from trainer.reports.segments import Invocation
 
 if TYPE_CHECKING:
     from trainer.recipe import Recipe
@@ -120,7 +120,7 @@ def _run(kind: "type[Recipe]", name: str, options: Sequence[str]) -> None:
             _check(recipe)
         from trainer.commands.running import run
 
-        run(recipe, Command(name, list(options), str(Path.cwd())))
+        run(recipe, Invocation(name, list(options), str(Path.cwd())))
 
 
 def _check(recipe: "Recipe") -> None:

@@ -134,7 +134,7 @@ PLACES: Mapping[str, Proof] = {
     "trainer/reports/metrics_file.py:_cut_parts": IN_OUR_FORMAT,
     "trainer/checkpointing/kept_data.py:keep": RUN,
     "trainer/reports/metrics_file.py:_open": IN_OUR_FORMAT,
-    "trainer/loop/schedule.py:Profile._upload": RUN,
+    "trainer/loop/profiler.py:Profile._upload": RUN,
     "trainer/serving/publishing.py:Exports._remove": EXPORT,
     "trainer/serving/publishing.py:Exports._move": EXPORT,
     "trainer/serving/publishing.py:Exports.unpublished": PRIVATE,

@@ -12,7 +12,7 @@ from trainer.commands import is_ours
 from trainer.commands.recorded import as_trained
 from trainer.optimizers.config import OptimizerConfig
 from trainer.recipe import Recipe, settings
-from trainer.reports.segments import Command, Start, append
+from trainer.reports.segments import Invocation, Start, append
 
 BASE = """
 from dataclasses import dataclass, field
@@ -164,7 +164,7 @@ def test_of_a_recipe_of_ones_own_numbers_and_the_optimizer_are_taken_but_none_th
             {},
             None,
             {},
-            Command("own:Own", options, "."),
+            Invocation("own:Own", options, "."),
             {},
             "1 cpu",
         ),

@@ -16,7 +16,7 @@ from trainer.checkpointing.owner import Ownership
 from trainer.commands import report
 from trainer.commands.report import read_report
 from trainer.config import TrainerConfig
-from trainer.reports.segments import BadRecords, Command, End, Start, append
+from trainer.reports.segments import BadRecords, End, Invocation, Start, append
 from trainer.trainer import Trainer
 
 PROOF = {
@@ -42,7 +42,7 @@ TRAINED |= {"goodput": 0.5, "productive_seconds": 90.0, "wall_seconds": 180.0}
 
 
 def start(step, **changes):
-    command = Command("digits", ["--data-dir", "d"], "/home/me")
+    command = Invocation("digits", ["--data-dir", "d"], "/home/me")
     settings = {"max_steps": 300, "keep_best": "accuracy", "keep_best_mode": "max"}
     told = {"settings": settings, "versions": {}, "devices": "8 x TPU v4, 2 processes"} | changes
     return Start(
