@@ -7,10 +7,12 @@ from dataclasses import fields, replace
 
 import pytest
 
+from pipeline.console.fields import field_texts
 from pipeline.errors import OptionError
 from trainer.checkpointing.warm_start import WarmStart
 from trainer.config import Export, TrainerConfig
 from trainer.optimizers.config import OptimizerConfig
+from trainer.recipes.small_images import FashionMnist
 
 
 @pytest.mark.parametrize(
@@ -69,3 +71,10 @@ def test_settings_with_a_batch_axis_are_hashed_compared_and_saved():
 def test_help_shows_every_field_once(kind):
     shown = re.findall(r"^    (\w+): ", inspect.getdoc(kind) or "", re.MULTILINE)
     assert shown == [field.name for field in fields(kind)]
+
+
+def test_a_field_has_the_docstring_of_the_class_that_declares_it_last():
+    texts = field_texts(FashionMnist)
+    assert texts["data_dir"].startswith("Directory with the shards")  # of DataRecipe
+    assert texts["eval_split"] == "What to evaluate and predict: test, train[90%:]."  # of Mnist
+    assert "mirror" in texts

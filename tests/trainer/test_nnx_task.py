@@ -55,7 +55,7 @@ def test_arrays_are_named_by_their_path(variables):
             "layers/1/kernel",
             "norm/bias",
             "norm/scale",
-        ),
+        )
     ]
     assert sorted(variables.extra) == ["norm/mean", "norm/var"]
 

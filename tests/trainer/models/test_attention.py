@@ -12,12 +12,7 @@ from flax import nnx
 from pipeline.errors import OptionError
 from trainer.config import TrainerConfig
 from trainer.mesh.placement import Placement
-from trainer.models.transformer import (
-    Transformer,
-    attended,
-    splashed,
-    splashed_or_xla,
-)
+from trainer.models.transformer import Transformer, attended, splashed, splashed_or_xla
 from trainer.recipes.language_models import ByteLm
 from trainer.serving.publishing import PLATFORMS
 

@@ -29,15 +29,13 @@ def found(features, labels=NAMES, **given):
     return image_data(flags(**given), Description(Schema("pictures", features), labels))
 
 
+def facts(data):
+    return data.image, data.label, data.base, data.num_classes, data.channels
+
+
 def test_the_only_image_and_the_label_with_class_names_are_chosen():
     data = found({"picture": IMAGE, "text": Feature("bytes"), "label": LABEL, "height": NUMBER})
-    assert (data.image, data.label, data.base, data.num_classes, data.channels) == (
-        "picture",
-        "label",
-        1,
-        2,
-        3,
-    )
+    assert facts(data) == ("picture", "label", 1, 2, 3)
     assert [data.labels.name_of(label) for label in (0, 1, 2, 3)] == [None, "cat", "dog", None]
 
 
@@ -47,25 +45,13 @@ def test_without_names_the_only_integer_is_the_label_and_the_classes_are_counted
         None,
         num_classes=10,
     )
-    assert (data.label, data.base, data.num_classes, data.names, data.channels) == (
-        "digit",
-        0,
-        10,
-        (),
-        1,
-    )
+    assert (facts(data), data.names) == (("picture", "digit", 0, 10, 1), ())
 
 
 def test_flags_choose_image_and_label_and_must_name_existing_features():
     features = {"left": IMAGE, "right": IMAGE, "label": LABEL, "breed": NUMBER}
     data = found(features, image_key="right", label_key="breed", num_classes=7)
-    assert (data.image, data.label, data.base, data.num_classes, data.names) == (
-        "right",
-        "breed",
-        0,
-        7,
-        (),
-    )
+    assert (facts(data), data.names) == (("right", "breed", 0, 7, 3), ())
     assert found({"picture": IMAGE, "label": LABEL}, num_classes=9).num_classes == 9
 
 

@@ -127,13 +127,8 @@ def test_true_is_1_only_where_there_are_no_other_numbers():
     two, three = {"0": 0, "1": 1}, {"0": 0, "1": 1, "2": 2}
     assert [class_number(numbers, "true") for numbers in (two, three)] == [1, -1]
     words = {"False": 0, "True": 1, "unknown": 2}
-    assert [class_number(words, cell) for cell in ("1", "TRUE", True, "0", "no")] == [
-        1,
-        1,
-        1,
-        0,
-        -1,
-    ]
+    found = [class_number(words, cell) for cell in ("1", "TRUE", True, "0", "no")]
+    assert found == [1, 1, 1, 0, -1]
 
 
 def test_integers_are_read_as_float32_which_has_a_missing_value(recipe):

@@ -60,6 +60,11 @@ def test_names_grow_even_within_a_second_and_only_the_newest_are_kept(exports):
     assert (list(files), list(directories)) == ([], [str(NOW + 1), str(NOW + 2)])
 
 
+def test_a_number_that_is_taken_by_something_else_is_passed_over(exports):
+    write(exports.path, {f"{NOW}/assets.extra/infeed.json": b"{}"})
+    assert publish(exports) == f"{exports.path}/{NOW + 1}"
+
+
 def test_an_unpublished_export_leaves_nothing(exports):
     with pytest.raises(RuntimeError), exports.unpublished() as directory:
         make(directory)

@@ -114,17 +114,7 @@ doubled.defjvp(lambda primals, tangents: (doubled(*primals), tangents))
         (lambda a, b, c: jax.lax.cond(c[0] > 0, separate, separate, a, b, c), [{0, 2}, {1, 2}, {2}]),
         (lambda a, b, c: (a, b, a), [{0}, {1}, {0}]),
     ],
-    ids=[
-        "plain",
-        "jit",
-        "nested",
-        "checkpoint",
-        "custom",
-        "loop",
-        "parts of a loop",
-        "condition",
-        "inputs",
-    ],
+    ids=["plain", "jit", "nested", "checkpoint", "custom", "loop", "parts_of_a_loop", "condition", "inputs"],
 )  # fmt: skip
 def test_an_output_depends_on_what_it_is_computed_from(function, expected):
     rows = jnp.ones(3)

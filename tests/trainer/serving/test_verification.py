@@ -118,12 +118,7 @@ def test_a_request_to_end_takes_precedence_over_the_failure_of_the_serving_proce
             raise SystemExit(75)
 
     with pytest.raises(SystemExit, match="75"):
-        served(
-            str(tmp_path),
-            str(tmp_path),
-            {},
-            asked_to_end_after_the_first_look,
-        )
+        served(str(tmp_path), str(tmp_path), {}, asked_to_end_after_the_first_look)
 
 
 STUCK = """
