@@ -3,6 +3,7 @@
 import gc
 import json
 import pickle
+import re
 import struct
 import threading
 from dataclasses import replace
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from record_sources import SOURCES, Source
 
+from pipeline.commands.shown_records import show_records
 from pipeline.errors import (
     CorruptRecordError,
     OptionError,
@@ -305,3 +307,4 @@ def test_a_record_of_another_layout_is_named(layout, payload, text):
     records._payloads, records.info = [payload], replace(records.info, layout=layout)
     with pytest.raises(SchemaError, match=f"^made, record 0: .*{text}"):
         Dataset(records).examples()[-1]
+    assert re.match(f"made, record 0: .*{text}", show_records(records, [0])[0].problem)
