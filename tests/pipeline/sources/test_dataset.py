@@ -3,8 +3,10 @@
 import gc
 import json
 import pickle
+import re
 import struct
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from record_sources import SOURCES, Source
 
+from pipeline.commands.shown_records import show_records
 from pipeline.errors import (
     CorruptRecordError,
     OptionError,
@@ -25,6 +28,7 @@ from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Schema
 from pipeline.sources import payload_reader as payloads
 from pipeline.sources.dataset import Dataset
+from pipeline.sources.in_memory import ExampleRecords
 from pipeline.sources.open_dataset import open_dataset
 from pipeline.sources.records import fetch, intact
 
@@ -137,6 +141,7 @@ def test_a_damaged_record_is_named_as_in_reading_and_the_others_are_read(
 
 PROGRAM = """
 import json, multiprocessing, os, sys
+from pipeline.sources.in_memory import ExampleRecords
 from pipeline.sources.open_dataset import open_dataset
 from pipeline.storage import gcs_calls
 os.environ["STORAGE_EMULATOR_HOST"] = "http://127.0.0.1:9"
@@ -296,7 +301,10 @@ def test_fields_of_a_struct_are_in_native_order_and_bytes_keep_their_zeros():
         (FIELDS, b"short", "does not have the 17 bytes of its dtype; it has 5"),
     ],
 )
-def test_a_record_of_another_layout_is_refused(layout, payload, text):
+def test_a_record_of_another_layout_is_named(layout, payload, text):
     layout = Schema("", {"x": layout}) if isinstance(layout, Feature) else layout
-    with pytest.raises(SchemaError, match=text):
-        RecordParser(layout, None)(payload)
+    records = ExampleRecords("made", Schema("", {}), [{}])
+    records._payloads, records.info = [payload], replace(records.info, layout=layout)
+    with pytest.raises(SchemaError, match=f"^made, record 0: .*{text}"):
+        Dataset(records).examples()[-1]
+    assert re.match(f"made, record 0: .*{text}", show_records(records, [0])[0].problem)
