@@ -173,7 +173,7 @@ COMMANDS = {
 
 @pytest.mark.parametrize("name", COMMANDS)
 @settings(
-    max_examples=150 if SWEEP else 12,
+    max_examples=150 if SWEEP else 6,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

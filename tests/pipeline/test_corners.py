@@ -131,16 +131,23 @@ def test_a_limit_is_the_first_records_on_any_hosts(numbers_of, corner):
 
 
 @corners
-def test_training_is_the_same_on_any_hosts_and_its_epochs_are_exact(numbers_of, corner):
+def test_training_is_the_same_on_any_hosts_from_any_position_and_its_epochs_are_exact(
+    numbers_of, corner
+):
     N, B = corner.num_records, corner.global_batch
     directory = numbers_of(*corner.shards)
     crcs = rows_of(taken(eval_dataset(directory, global_batch=1, keys=())), "_crc")
+    random = np.random.default_rng(zlib.crc32(corner.name.encode()))
+    others = [count for count in divisors(B) if count != corner.hosts] or [corner.hosts]
     for epochs in corner.modes:
         source = train_dataset(directory, global_batch=B, epochs=epochs, seed=7, keys=())
-        streams = source.state(source.start)["streams"]
-        steps = 2 * source.steps_per_epoch + 1
-        whole = trained(directory, corner, epochs, 1, source.start, steps)
-        assert_same(trained(directory, corner, epochs, corner.hosts, source.start, steps), whole)
+        streams, steps = source.state(source.start)["streams"], 2 * source.steps_per_epoch + 1
+        stop = int(random.integers(0, 3 * source.steps_per_epoch + 1))
+        whole = trained(directory, corner, epochs, 1, source.start, max(steps, stop + 4))
+        before = trained(directory, corner, epochs, corner.hosts, source.start, stop)
+        position = source.advance(source.start, stop)
+        after = trained(directory, corner, epochs, int(random.choice(others)), position, 4)
+        assert_same(before + after, whole[: stop + 4])
         for batch in whole:
             assert batch["_mask"].tolist() == [1.0] * B
             np.testing.assert_array_equal(batch["_crc"], crcs[batch["_index"]])
@@ -151,20 +158,3 @@ def test_training_is_the_same_on_any_hosts_and_its_epochs_are_exact(numbers_of, 
                 assert len(seen) == len(set(seen)) == N // B * B
         else:
             assert sorted(first_epoch(ids, N, streams)) == list(range(N))
-
-
-@corners
-def test_training_resumes_at_any_position_on_another_number_of_hosts(numbers_of, corner):
-    directory = numbers_of(*corner.shards)
-    random = np.random.default_rng(zlib.crc32(corner.name.encode()))
-    others = [count for count in divisors(corner.global_batch) if count != corner.hosts] or [
-        corner.hosts
-    ]
-    for epochs in corner.modes:
-        source = train_dataset(directory, global_batch=corner.global_batch, epochs=epochs, seed=7)
-        stop = int(random.integers(0, 3 * source.steps_per_epoch + 1))
-        straight = trained(directory, corner, epochs, 1, source.start, stop + 4)
-        before = trained(directory, corner, epochs, corner.hosts, source.start, stop)
-        position = source.advance(source.start, stop)
-        after = trained(directory, corner, epochs, int(random.choice(others)), position, 4)
-        assert_same(before + after, straight)
