@@ -103,24 +103,12 @@ def test_a_bad_record_fails_the_split_unless_it_is_allowed(raw_imagenet, tmp_pat
 BAD_OPTIONS = [
     ("--splits=,", OptionError, "--splits=,: no split was chosen. Known: train, validation"),
     ("--num-train-shards=0", OptionError, "--num-train-shards=0: must be at least 1"),
-    (
-        "--gcs-output-path=",
-        OptionError,
-        r"--output is empty. Give a directory; the current one is '\.'",
-    ),
+    ("--gcs-output-path=", OptionError, r"--output is empty. Give a directory; the current one is '\.'"),
     ("--seed=-1", OptionError, "--seed=-1: must be at least 0"),
     ("--max-bad-records=-1", OptionError, "--max-bad-records=-1: must be at least 0"),
-    (
-        "--verfiy=end",
-        OptionError,
-        "--verfiy is neither an option of this converter nor of Apache Beam. Did you mean",
-    ),
-    (
-        "--gcs-output-path=/proc/nowhere",
-        ConversionError,
-        "cannot create /proc/nowhere/_shards/train.plan.json",
-    ),
-]
+    ("--verfiy=end", OptionError, "--verfiy is neither an option of this converter nor of Apache Beam. Did you mean"),
+    ("--gcs-output-path=/proc/nowhere", ConversionError, "cannot create /proc/nowhere/_shards/train.plan.json"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("flag", "error", "message"), BAD_OPTIONS)
@@ -148,13 +136,9 @@ def test_no_option_of_beam_is_taken_for_a_misspelling_of_ours(monkeypatch):
     ("split", "error", "message"),
     [
         ("train", RawDataError, r"train\.tar has no class tars in it"),
-        (
-            "validation",
-            ConversionError,
-            r"split 'validation' has no records: its sources contain nothing to convert",
-        ),
+        ("validation", ConversionError, r"split 'validation' has no records: its sources contain nothing to convert"),
     ],
-)
+)  # fmt: skip
 def test_an_empty_split_is_one_clear_error(raw_imagenet, tmp_path, split, error, message):
     raw_imagenet.train, raw_imagenet.validation = {}, {}
     raw_imagenet.write()

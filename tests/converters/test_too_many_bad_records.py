@@ -24,16 +24,8 @@ def csv(*rows):
 
 # name: (the command, its raw data, its options)
 KINDS = {
-    "rows with a wrong value": (
-        table_to_gcs,
-        {"t.csv": csv("a,b", "1,2", *["x,1"] * BAD)},
-        (ONE_SET, "--columns=a=int64"),
-    ),
-    "rows of a wrong length": (
-        table_to_gcs,
-        {"t.csv": csv("a,b", "1,2", *["1"] * BAD)},
-        (ONE_SET, "--text-column=a"),
-    ),
+    "rows with a wrong value": (table_to_gcs, {"t.csv": csv("a,b", "1,2", *["x,1"] * BAD)}, (ONE_SET, "--columns=a=int64")),
+    "rows of a wrong length": (table_to_gcs, {"t.csv": csv("a,b", "1,2", *["1"] * BAD)}, (ONE_SET, "--text-column=a")),
     "rows whose keys are equal": (
         table_to_gcs,
         {"t.csv": csv("a,b", "1,2", *["x,1"] * (BAD + 1))},
@@ -44,27 +36,19 @@ KINDS = {
         {"a.jpg": PHOTO, "t.csv": csv("a", "a.jpg", *(f"{i}.jpg" for i in range(BAD)))},
         (ONE_SET, "--image-column=a"),
     ),
-    "empty images": (
-        image_folder_to_gcs,
-        {"cat/a.jpg": PHOTO} | {f"cat/{i}.jpg": b"" for i in range(BAD)},
-        (ONE_SET,),
-    ),
+    "empty images": (image_folder_to_gcs, {"cat/a.jpg": PHOTO} | {f"cat/{i}.jpg": b"" for i in range(BAD)}, (ONE_SET,)),
     "images that are no images": (
         image_folder_to_gcs,
         {"cat/a.jpg": PHOTO} | {f"cat/{i}.jpg": b"no image" for i in range(BAD)},
         (ONE_SET,),
     ),
-    "empty documents": (
-        text_to_gcs,
-        {"t.csv": csv("text,n", "a text,1", *[",1"] * BAD)},
-        (ONE_SET,),
-    ),
+    "empty documents": (text_to_gcs, {"t.csv": csv("text,n", "a text,1", *[",1"] * BAD)}, (ONE_SET,)),
     "records of another schema": (
         tfrecord_to_gcs,
         {"train.tfrecord": b"".join(map(frame, [*[payload(0)] * 32, *[b"?"] * BAD]))},
         (),
     ),
-}
+}  # fmt: skip
 
 
 @pytest.fixture(params=KINDS)

@@ -128,28 +128,14 @@ def find_texts_to_pack(directory):
 IMAGENET = ({"synsets": ("n1",)}, {"verify": "decode"}, {"words": ("tench",)})
 IMAGE_FOLDER = (
     {"classes": ("cat",)},
-    *(
-        {"to_jpeg": to}
-        for to in (
-            ToJpeg("decode"),
-            ToJpeg(max_side=9),
-            ToJpeg("end", None, True),
-            ToJpeg(quality=90),
-        )
-    ),
-)
+    *({"to_jpeg": to} for to in (ToJpeg("decode"), ToJpeg(max_side=9), ToJpeg("end", None, True), ToJpeg(quality=90))),
+)  # fmt: skip
 IDX = ({"names": ("0", "one")}, {"transpose": True})
 IMAGE_TABLES = (
-    *(
-        {"target": (Column(name, "category", names=names),)}
-        for name, names in (("kind", "ab"), ("animal", ("cat",)))
-    ),
-    *(
-        {"target": target}
-        for target in ((Column("weight", "float32", (1,), parts=("weight",)),), ())
-    ),
+    *({"target": (Column(name, "category", names=names),)} for name, names in (("kind", "ab"), ("animal", ("cat",)))),
+    *({"target": target} for target in ((Column("weight", "float32", (1,), parts=("weight",)),), ())),
     *({"column": "note"}, {"key_column": "note"}, {"format": TableFormat(";")}),
-)
+)  # fmt: skip
 TEXT_TABLES = tuple(
     {"columns": (Column("about", "category", names=("x",), separator=each),)} for each in "|,"
 )
@@ -173,18 +159,10 @@ PACKED_TEXTS = (  # each differs in one field from what find_texts_to_pack makes
 )
 ROWS = (
     *({"columns": (Column("price", kind),)} for kind in ("float32", "text")),
-    *(
-        {"columns": (column,)}
-        for column in (Column("price", "float32", (2,)), Column("price", "float32", missing="0"))
-    ),
-    *(
-        {"name": "x"},
-        {"key_column": "note"},
-        {"format": TableFormat(";")},
-        {"held_out": HeldOut(0.1)},
-    ),
+    *({"columns": (column,)} for column in (Column("price", "float32", (2,)), Column("price", "float32", missing="0"))),
+    *({"name": "x"}, {"key_column": "note"}, {"format": TableFormat(";")}, {"held_out": HeldOut(0.1)}),
     *IMAGE_FOLDER[1:],
-)
+)  # fmt: skip
 CIFAR = ({"names": ("cat",)}, {"coarse_names": ("animal",)})
 CONVERTERS = {
     "imagenet tars": Row(find_imagenet, IMAGENET),

@@ -34,15 +34,8 @@ CORNERS = [
     Corner("fewer records than the batch", shards=(3, 2), global_batch=16, hosts=4),
     Corner("fewer records than hosts, a shard each", shards=(1, 1, 1), global_batch=5, hosts=5),
     Corner("fewer shards than hosts", shards=(9, 10), global_batch=8, hosts=4),
-    Corner(
-        "empty first, middle and last shards", shards=(0, 7, 0, 0, 6, 0), global_batch=4, hosts=2
-    ),
-    Corner(
-        "all records in one shard of many",
-        shards=(0, 0, 0, 0, 0, 13, 0, 0),
-        global_batch=4,
-        hosts=4,
-    ),
+    Corner("empty first, middle and last shards", shards=(0, 7, 0, 0, 6, 0), global_batch=4, hosts=2),
+    Corner("all records in one shard of many", shards=(0, 0, 0, 0, 0, 13, 0, 0), global_batch=4, hosts=4),
     Corner("one record over a multiple of the batch", shards=(9, 8), global_batch=8, hosts=2),
     Corner("one record under a multiple of the batch", shards=(10, 5), global_batch=8, hosts=2),
     Corner("one full batch of a row a host", shards=(2, 4), global_batch=6, hosts=6),
@@ -50,7 +43,7 @@ CORNERS = [
     # C = 4
     Corner("hosts that do not divide the streams", shards=(4, 1), global_batch=12, hosts=3),
     Corner("one host, a batch of one, a shard a record", shards=(1,) * 11, global_batch=1, hosts=1),
-]
+]  # fmt: skip
 corners = pytest.mark.parametrize(
     "corner",
     [pytest.param(each, marks=pytest.mark.slow) if each.hosts == 8 else each for each in CORNERS],

@@ -109,20 +109,14 @@ def test_augmentation_differs_between_epochs_and_seeds(images):
 @pytest.mark.parametrize(
     ("other", "text"),
     [
-        (
-            {"seed": 2},
-            r"seed=1, this input seed=2: the order of records differs\. Pass seed=1 to train_dataset",
-        ),
+        ({"seed": 2}, r"seed=1, this input seed=2: the order of records differs\. Pass seed=1 to train_dataset"),
         ({"streams": 4}, r"streams=8, this input streams=4"),
         ({"block_records": 1}, r"block_records=7, this input block_records=1"),
         ({"window_records": 1}, r"window_records=1792, this input window_records=1"),
         ({"epochs": "span"}, r"epochs='drop', this input epochs='span'"),
-        (
-            {"split": "validation"},
-            r"belongs to data \w+; .*, split 'validation' is \w+\. Give the data",
-        ),
+        ({"split": "validation"}, r"belongs to data \w+; .*, split 'validation' is \w+\. Give the data"),
     ],
-)
+)  # fmt: skip
 def test_a_saved_position_of_another_order_is_refused(images, other, text):
     options = {"split": "train", "global_batch": 8, "seed": 1, "streams": 8, "block_records": 7}
     source = train_dataset(images, **options)

@@ -274,27 +274,18 @@ def test_sixteen_bits_of_colour_and_damaged_or_other_files_are_refused(example):
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (
-            lambda: ops.DecodeJpeg("encoded", shape=(6, 8, 4)),
-            r"shape must be \(height, width, 1\) for grey",
-        ),
+        (lambda: ops.DecodeJpeg("encoded", shape=(6, 8, 4)), r"shape must be \(height, width, 1\) for grey"),
         (lambda: ops.DecodeJpeg("encoded", shape=6), "shape must be"),  # pyright: ignore[reportArgumentType]
         (lambda: ops.DecodeJpeg("encoded", shape=(6, 8)), "shape must be"),  # pyright: ignore[reportArgumentType]
-        (
-            lambda: ops.DecodePng("png", shape=(6, 8, 4)),
-            r"shape must be \(height, width, 1\) for grey",
-        ),
+        (lambda: ops.DecodePng("png", shape=(6, 8, 4)), r"shape must be \(height, width, 1\) for grey"),
         (
             lambda: ops.DecodeStored("png", shape=(6, 8, 5)),
             r"shape must be \(height, width, channels\), with 1 to 4 channels of dtype 'uint8'",
         ),
-        (
-            lambda: ops.DecodeStored("png", shape=(6, 8, 3), dtype="uint16"),
-            r"or 1 of 'uint16'\.",
-        ),
+        (lambda: ops.DecodeStored("png", shape=(6, 8, 3), dtype="uint16"), r"or 1 of 'uint16'\."),
         (lambda: ops.DecodeStored("png", dtype="int32"), "dtype='int32'.*or 1 of 'uint16'"),  # pyright: ignore[reportArgumentType]
     ],
-)
+)  # fmt: skip
 def test_an_op_with_invalid_options_is_refused_when_it_is_created(make, text):
     with pytest.raises(OptionError, match=text):
         make()
@@ -359,32 +350,16 @@ class Broken:
         ("pair", ValueError("an odd number"), "raised ValueError: an odd number"),
         ("pair", KeyError("x"), "raised KeyError: 'x'"),
         ("pair", SchemaError("no label"), "no label"),
-        (
-            "pair",
-            np.zeros(3, np.int32),
-            r"returned 'pair' as int32 \(3,\); its output_spec promises int32 \(2,\)\.",
-        ),
-        (
-            "pair",
-            np.zeros(2, np.int64),
-            r"returned 'pair' as int64 \(2,\); its output_spec promises int32 \(2,\)\.",
-        ),
-        (
-            "pair",
-            [0.5, 1],
-            r"returned 'pair' as float64 \(2,\); its output_spec promises int32 \(2,\)\.",
-        ),
+        ("pair", np.zeros(3, np.int32), r"returned 'pair' as int32 \(3,\); its output_spec promises int32 \(2,\)\."),
+        ("pair", np.zeros(2, np.int64), r"returned 'pair' as int64 \(2,\); its output_spec promises int32 \(2,\)\."),
+        ("pair", [0.5, 1], r"returned 'pair' as float64 \(2,\); its output_spec promises int32 \(2,\)\."),
         ("pair", 1, r"returned 'pair' as int32 \(\); its output_spec promises int32 \(2,\)\."),
         ("pair", [[1], [2, 3]], "raised ValueError: "),
         ("pair", None, r"returned 'pair' as object \(\); its output_spec promises int32 \(2,\)\."),
         ("text", "letters", "returned str for 'text'; its output_spec promises bytes"),
-        (
-            "many",
-            [b"a"],
-            r"returned 'many' as \|?S1 \(1,\); its output_spec promises object \(None,\)\.",
-        ),
+        ("many", [b"a"], r"returned 'many' as \|?S1 \(1,\); its output_spec promises object \(None,\)\."),
     ],
-)
+)  # fmt: skip
 def test_an_op_that_breaks_its_promise_is_one_error_that_names_op_and_record(
     numbers_of, key, value, text
 ):

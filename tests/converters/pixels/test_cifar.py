@@ -171,14 +171,10 @@ def remove_test_batch(raw):
 
 
 LAYOUTS = [
-    (
-        remove_names,
-        LabelError,
-        r"has no \w+(\.meta|_label_names)\.txt, the names of the \d+ classes",
-    ),
+    (remove_names, LabelError, r"has no \w+(\.meta|_label_names)\.txt, the names of the \d+ classes"),
     (shorten_names, LabelError, r"has (99 class names, expected 100|9 class names, expected 10)\."),
     (remove_test_batch, RawDataError, r"does not have the test split\. It has: "),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("spoil", "error", "message"), LAYOUTS)

@@ -179,37 +179,13 @@ def test_preparing_another_split_again_does_not_change_the_plan(data_dir, comman
 
 
 SPOILT = {
-    "no UTF-8": (
-        "label.labels.txt",
-        b"\xff",
-        r"label\.labels\.txt is not as TFDS writes it: 'utf-8' codec",
-    ),
-    "no JSON": (
-        "dataset_info.json",
-        b"{",
-        r"dataset_info\.json is not as TFDS writes it: Expecting property name",
-    ),
-    "no object": (
-        "features.json",
-        b"[]",
-        r"features\.json is not as TFDS writes it: it is not an object\. Copy it again",
-    ),
-    "a key twice": (
-        "features.json",
-        b'{"a": 1, "a": 2}',
-        r'is not as TFDS writes it: an object has the key "a" twice\.',
-    ),
-    "deep": (
-        "dataset_info.json",
-        b"[" * 10**5,
-        r"dataset_info\.json is not as TFDS writes it: .* decoding a JSON",
-    ),
-    "no features": (
-        "features.json",
-        b'{"featuresDict": 3}',
-        r"features\.json describes no features \(AttributeError",
-    ),
-}
+    "no UTF-8": ("label.labels.txt", b"\xff", r"label\.labels\.txt is not as TFDS writes it: 'utf-8' codec"),
+    "no JSON": ("dataset_info.json", b"{", r"dataset_info\.json is not as TFDS writes it: Expecting property name"),
+    "no object": ("features.json", b"[]", r"features\.json is not as TFDS writes it: it is not an object\. Copy it again"),
+    "a key twice": ("features.json", b'{"a": 1, "a": 2}', r'is not as TFDS writes it: an object has the key "a" twice\.'),
+    "deep": ("dataset_info.json", b"[" * 10**5, r"dataset_info\.json is not as TFDS writes it: .* decoding a JSON"),
+    "no features": ("features.json", b'{"featuresDict": 3}', r"features\.json describes no features \(AttributeError"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", SPOILT)

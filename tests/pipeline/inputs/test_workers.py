@@ -176,21 +176,12 @@ def test_workers_load_neither_jax_nor_tensorflow():
 
 
 TOLD = {
-    "exits": (
-        InputError,
-        r"worker 2 of 2 \(process \d+\), which was making .* 52, 53, 54, .* ended with code 7\.",
-    ),
-    "dies": (
-        InputError,
-        r"worker 2 of 2 \(process \d+\), .*was ended by signal 9\. If nobody did that,",
-    ),
-    "is_suspended": (
-        StallError,
-        r"waited 2 s for worker 2 of 2 \(process \d+\), .*52, 53, 54, .* and is alive,",
-    ),
+    "exits": (InputError, r"worker 2 of 2 \(process \d+\), which was making .* 52, 53, 54, .* ended with code 7\."),
+    "dies": (InputError, r"worker 2 of 2 \(process \d+\), .*was ended by signal 9\. If nobody did that,"),
+    "is_suspended": (StallError, r"waited 2 s for worker 2 of 2 \(process \d+\), .*52, 53, 54, .* and is alive,"),
     "sleeps": (StallError, "waited 2 s for "),
     "runs_out_of_memory": (MemoryError, None),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
