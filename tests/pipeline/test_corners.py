@@ -98,32 +98,6 @@ def test_an_evaluation_counts_every_record_once_on_any_hosts_and_proves_it(numbe
 
 
 @corners
-def test_a_limit_is_the_first_records_on_any_hosts(numbers_of, corner):
-    directory, options = (
-        numbers_of(*corner.shards),
-        {"global_batch": corner.global_batch, "keys": ()},
-    )
-    everything = taken(eval_dataset(directory, **options))
-    crcs = rows_of(everything, "_crc")
-    for limit in sorted({1, -(-corner.num_records // 2), corner.num_records + 1}):
-        due = min(limit, corner.num_records)
-        each = [
-            eval_dataset(directory, limit=limit, hosts=Hosts(h, corner.hosts), **options)
-            for h in range(corner.hosts)
-        ]
-        whole = joined([taken(source) for source in each])
-        assert (
-            {source.steps_per_epoch for source in each}
-            == {len(whole)}
-            == {-(-due // corner.global_batch)}
-        )
-        padding = -due % corner.global_batch
-        assert rows_of(whole, "_index").tolist() == [*range(due), *[-1] * padding]
-        assert rows_of(whole, "_crc").tolist() == [*crcs[:due].tolist(), *[0] * padding]
-        assert {source.info.expected_crc for source in each} == {crc_sum(whole)}
-
-
-@corners
 def test_training_is_the_same_on_any_hosts_from_any_position_and_its_epochs_are_exact(
     numbers_of, corner
 ):
