@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from rich.progress import (
@@ -39,14 +39,15 @@ from beam_jobs.plan import (
     measure,
 )
 from beam_jobs.references import References
-from beam_jobs.runners.presets import find_runner, num_processes
+from beam_jobs.runners.by_name import find_runner
 from beam_jobs.summary import check_size, empty_folders, empty_shards
 from pipeline.console import parser
 from pipeline.console.console import Console, say
 from pipeline.errors import ConversionError, InfeedError, OptionError, printable
-from pipeline.logs import quiet_stderr
+from pipeline.machine import num_cores
+from pipeline.quiet import quiet_stderr
 from pipeline.shards.naming import plan_file, receipt_file
-from pipeline.sizes import counted, format_bytes, num_cores
+from pipeline.sizes import counted, format_bytes
 from pipeline.storage.storage import in_parallel
 
 _TO_ITS_END = Waiting()
@@ -154,24 +155,20 @@ def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO
     """Runs the conversion and prints the verdict of every split, unless told not to wait for it.
 
     Raises ConversionError with the verdict's message if a split is not complete."""
-    preset = find_runner(options.get_all_options()["runner"])
-    preset.check_job(job)
+    runner = find_runner(options.get_all_options()["runner"])
+    runner.check_job(job)
     job.output.exists(job.output_dir)  # reports a missing bucket before the scan
     failure = None
-    by_flags = num_processes(options)
     # of `python -P`, which Beam does not pass on to the workers that it starts
     if sys.flags.safe_path:
         os.environ["PYTHONSAFEPATH"] = "1"
     # Local workers log their start and end, and a failure as six tracebacks, and have no option to
     # stop this. The verdict or the exception has the reason.
-    quiet = quiet_stderr() if preset.quiet else contextlib.nullcontext()
+    quiet = quiet_stderr() if runner.quiet else contextlib.nullcontext()
     with progress_bars(job, console), quiet:
         try:
-            with preset.around(job, options):
-                job = replace(job, local_processes=num_processes(options))
-                _note_processes(job.local_processes, by_flags, console)
-                if not preset.run(job, options, console, waiting):
-                    return
+            if not runner.run(job, options, console, waiting):
+                return
         except OptionError:
             raise
         except Exception as e:  # runners wrap errors in classes of their own
@@ -196,14 +193,6 @@ def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO
         raise ConversionError(
             f"the runner reported success, but the commit of {', '.join(missing)} never ran: it "
             "lost data. No manifest was written. Choose another --runner."
-        )
-
-
-def _note_processes(number: int, by_flags: int, console: Console) -> None:
-    if number > 1 > by_flags:  # decided for --local-processes=auto
-        say(
-            console,
-            f"note: {number} processes, because the CPU limits this conversion (--local-processes)",
         )
 
 

@@ -21,7 +21,7 @@ from beam_jobs.references import Reference, References, escaped
 from pipeline.errors import ConversionError, LostDataError, StorageError
 from pipeline.shards.manifest import ShardEntry
 from pipeline.shards.naming import add_digests, receipt_file
-from pipeline.shards.sidecars import LedgerLine
+from pipeline.shards.rejects import LedgerLine
 from pipeline.shards.typed_json import Count, JsonFile, Number, read_sealed, sealed_line
 from pipeline.sizes import counted
 from pipeline.storage.storage import Stat, write_file

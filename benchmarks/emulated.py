@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipeline.decoding import image_ops, resizing
+from pipeline.decoding import encoded_images, resizing, row_threads
 from pipeline.decoding import rows as row_decoding
 from pipeline.decoding.columns import Columns
 from pipeline.decoding.examples import ExampleParser
@@ -61,7 +61,7 @@ def emulate(lengths: Lengths, cores: int | None = None) -> None:
     class Parser(ExampleParser):
         def __reduce__(self) -> Any:
             features = {key.decode(): feature for key, feature in self._features.items()}
-            return _parser, (lengths, features)
+            return _parser, (lengths, features, self._wide)
 
         def __call__(self, payloads: Sequence[bytes]) -> Columns:
             if not lengths.parse:
@@ -71,13 +71,14 @@ def emulate(lengths: Lengths, cores: int | None = None) -> None:
             shapes: Any = {key.decode(): each.shape for key, each in self._features.items()}
             return {key: np.zeros((rows, *shape), np.int32) for key, shape in shapes.items()}
 
-    _replace(row_decoding, ExampleParser=Parser, time=_but(time, thread_time=_thread_time))
+    _replace(row_decoding, ExampleParser=Parser)
+    _replace(row_threads, time=_but(time, thread_time=_thread_time))
     if lengths.decode:
-        _replace(image_ops, simplejpeg=_but(image_ops.simplejpeg, decode_jpeg=decode))
+        _replace(encoded_images, simplejpeg=_but(encoded_images.simplejpeg, decode_jpeg=decode))
     if lengths.resize:
         _replace(resizing, cv2=_but(resizing.cv2, resize=resize))
     if cores:
-        for module in (row_decoding, dataset_input):
+        for module in (row_threads, dataset_input):
             _replace(module, num_cores=lambda: cores)
 
 
@@ -97,9 +98,9 @@ def _thread_time() -> float:
     return time.thread_time() + _slept[threading.get_ident()]
 
 
-def _parser(lengths: Lengths, features: Mapping[str, Feature]) -> Any:
+def _parser(lengths: Lengths, features: Mapping[str, Feature], wide: bool) -> Any:
     emulate(lengths)
-    return row_decoding.ExampleParser(features)
+    return row_decoding.ExampleParser(features, wide=wide)
 
 
 def _replace(module: ModuleType, **names: Any) -> None:

@@ -53,13 +53,13 @@ def _tensorflow(threads: int) -> Any:
 
 def ours(images: Sequence[bytes], threads: int) -> Run:
     """The Decoder of train_dataset, in as many threads as it is to have."""
-    from pipeline.decoding import rows
+    from pipeline.decoding import row_threads
     from pipeline.decoding.decode import Decoder
     from pipeline.ops import DecodeRandomResizedCrop
     from pipeline.shards.schema import Feature, Schema
 
     schema = Schema("photographs", {IMAGE: Feature("bytes"), LABEL: Feature("int64")})
-    op, rows.THREADS = DecodeRandomResizedCrop(size=(SIZE, SIZE)), threads
+    op, row_threads.THREADS = DecodeRandomResizedCrop(size=(SIZE, SIZE)), threads
     decoder = Decoder(schema, BATCH, ops=[op], keys=["image", LABEL])
     payloads, seed = _payloads(images), itertools.count()
     index = np.arange(BATCH, dtype=np.int32)

@@ -15,7 +15,8 @@ from typing import Any
 
 from beam_jobs.converter import ConversionJob, Converter, Packer, Source, Waiting
 from beam_jobs.launch import dry_run, launch
-from beam_jobs.runners.presets import RUNNERS, find_runner
+from beam_jobs.runners.by_name import RUNNERS, find_runner
+from beam_jobs.runners.processes import process_flags
 from beam_jobs.scratch import Scratch
 from beam_jobs.summary import check_places
 from converters.raw.files import unread
@@ -229,12 +230,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--dry-run", action="store_true", help="print records, bytes and shards; write nothing"
     )
-    presets = "; ".join(f"{name}: {preset.help}" for name, preset in RUNNERS.items())
+    runners = "; ".join(f"{name}: {runner.help}" for name, runner in RUNNERS.items())
     run.add_argument(
-        "--runner", default="local", help=f"{presets}; or any Beam runner (default: local)"
+        "--runner", default="local", help=f"{runners}; or any Beam runner (default: local)"
     )
     processes = ", ".join(
-        f"--runner={name}" for name, preset in RUNNERS.items() if preset.processes
+        f"--runner={name}" for name, runner in RUNNERS.items() if runner.has_processes
     )
     run.add_argument(
         "--local-processes",
@@ -245,7 +246,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             "(default: auto)"
         ),
     )
-    leaving = ", ".join(f"--runner={name}" for name, preset in RUNNERS.items() if preset.leaves)
+    leaving = ", ".join(f"--runner={name}" for name, runner in RUNNERS.items() if runner.leaves)
     run.add_argument("--detach", action="store_true", help=f"{leaving}: submit the job and exit")
     run.add_argument(
         "--cancel-on-interrupt", action="store_true", help=f"{leaving}: Ctrl-C cancels the job"
@@ -265,20 +266,21 @@ def beam_options(args: argparse.Namespace, rest: Sequence[str]):
     """Beam's PipelineOptions for the chosen runner. Raises OptionError for options that do not suit
     it."""
     PipelineOptions = _beam(args, rest)
-    preset = find_runner(args.runner)
-    if args.local_processes > 1 and not preset.processes:
+    runner = find_runner(args.runner)
+    if args.local_processes > 1 and not runner.has_processes:
         raise OptionError(
             f"--local-processes={args.local_processes}: --runner={args.runner} starts no processes "
             "here. Leave it out; the runner has its own options for the number of workers."
         )
     for flag in ("detach", "cancel_on_interrupt"):
-        if vars(args).get(flag) and not preset.leaves:
+        if vars(args).get(flag) and not runner.leaves:
             raise OptionError(
                 f"--{flag.replace('_', '-')}: with --runner={args.runner}, a job ends with this "
                 "command. Leave it out."
             )
-    options = PipelineOptions([f"--runner={preset.runner}", *preset.flags(args), *rest])
-    preset.check(args, options)
+    flags = process_flags(args) if runner.has_processes else ()
+    options = PipelineOptions([f"--runner={runner.beam_class}", *flags, *rest])
+    runner.check(args, options)
     return options
 
 

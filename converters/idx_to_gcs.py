@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from beam_jobs.launch import exit_with
 from converters.command_line import chosen_splits, conversion_parser, parsed, run, scratch_of
 from converters.pixels.idx import SPLITS, IdxConverter, find_idx
-from converters.raw.files import read_class_names
+from converters.raw.class_names import read_class_names
 
 EXAMPLES = (
     "--raw-data-dir=mnist --output=shards",

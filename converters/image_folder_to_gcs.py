@@ -16,8 +16,8 @@ from beam_jobs.launch import exit_with
 from converters.command_line import chosen_splits, conversion_parser, parsed, run, scratch_of
 from converters.image_folder.converter import ImageFolderConverter
 from converters.image_folder.layouts import find_folders
-from converters.images.image_records import add_image_options, to_jpeg_of
-from converters.raw.files import SPLITS, held_out_of
+from converters.images.image_options import add_image_options, to_jpeg_of
+from converters.raw.splits import SPLITS, held_out_of
 from pipeline.console.console import Console
 
 EXAMPLES = (

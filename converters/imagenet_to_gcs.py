@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from beam_jobs.launch import exit_with
 from converters.command_line import chosen_splits, conversion_parser, parsed, run, scratch_of
+from converters.imagenet.boxes import read_boxes
 from converters.imagenet.converter import SPLITS, ImagenetConverter
 from converters.imagenet.layouts import (
     FULL_SET,
@@ -24,8 +25,8 @@ from converters.imagenet.layouts import (
     ilsvrc2012_synsets,
     read_synsets,
 )
-from converters.imagenet.records import TFDS_DIRECTORY, read_boxes
-from converters.images.image_records import add_jpeg_options
+from converters.imagenet.records import TFDS_DIRECTORY
+from converters.images.image_options import add_jpeg_options
 from pipeline.console.console import Console, say
 from pipeline.errors import OptionError
 from pipeline.raw.jpeg import check_jpegtran

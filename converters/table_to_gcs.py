@@ -18,8 +18,10 @@ from dataclasses import replace
 from beam_jobs.launch import exit_with
 from beam_jobs.summary import check_places
 from converters.command_line import chosen_splits, conversion_parser, parsed, run
-from converters.images.image_records import add_image_options, to_jpeg_of
-from converters.raw.files import SPLITS, first_few, held_out_of, left_out, read_class_names
+from converters.images.image_options import add_image_options, to_jpeg_of
+from converters.raw.class_names import read_class_names
+from converters.raw.files import first_few, left_out
+from converters.raw.splits import SPLITS, held_out_of
 from converters.table.columns import CLASS_NAME, KINDS, SKIP, Column
 from converters.table.converter import ImageTableConverter
 from converters.table.finding import ALL, find_columns, given_values

@@ -16,7 +16,9 @@ from typing import get_args
 from beam_jobs.launch import exit_with
 from beam_jobs.summary import check_places
 from converters.command_line import chosen_splits, conversion_parser, parsed, run
-from converters.raw.files import SPLITS, held_out_of, left_out, read_label_text
+from converters.raw.class_names import read_label_text
+from converters.raw.files import left_out
+from converters.raw.splits import SPLITS, held_out_of
 from converters.table.layouts import add_csv_options, check_columns, table_format
 from converters.text.converter import TextConverter
 from converters.text.documents import SUFFIXES, DocumentFormat, find_texts

@@ -20,8 +20,9 @@ import numpy as np
 
 from beam_jobs.converter import Converted, Reject, Source
 from beam_jobs.references import Reference, References, column
-from beam_jobs.scratch import Scratch, read_compressed
-from converters.raw.files import chosen, open_raw_data, readable
+from beam_jobs.scratch import Scratch, read_compressed, readable
+from converters.raw.files import open_raw_data
+from converters.raw.splits import chosen
 from pipeline.commands.index_builder import payload_problem
 from pipeline.errors import OptionError, RawDataError
 from pipeline.shards.frames import (

@@ -10,19 +10,13 @@ from typing import Literal
 from pipeline.checks import check_number
 from pipeline.decoding.decode import Decoder
 from pipeline.decoding.op import Op
-from pipeline.decoding.planning import PadTo
+from pipeline.decoding.padding import PadTo
 from pipeline.errors import OptionError
 from pipeline.hosts import ONE_HOST, Hosts
 from pipeline.inputs.caches import Cache, CachedRecords, cached
 from pipeline.inputs.dataset_input import Batches, DatasetInput, Workers
-from pipeline.inputs.input_info import (
-    MAX_BAD_RECORDS,
-    BadRecord,
-    OnError,
-    Quarantine,
-    Unbatched,
-    without_batch,
-)
+from pipeline.inputs.quarantine import MAX_BAD_RECORDS, BadRecord, OnError, Quarantine
+from pipeline.inputs.unbatched import Unbatched, without_batch
 from pipeline.orders.defaults import (
     Mixture,
     Sizes,

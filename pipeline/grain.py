@@ -11,16 +11,17 @@ from typing import Any, NoReturn, SupportsIndex
 import numpy as np
 
 from pipeline.decoding.decode import Decoder
-from pipeline.decoding.op import Op, Rng
+from pipeline.decoding.op import Op
+from pipeline.decoding.rng import Rng
 from pipeline.errors import CorruptRecordError, OptionError, SchemaError
 from pipeline.inputs.grain_batches import evaluation_batches, training_batches
 from pipeline.orders.order import check_sizes
+from pipeline.parsing import RecordParser
 from pipeline.shards.frames import crc32c
 from pipeline.sources.dataset import Dataset
 from pipeline.sources.open_dataset import Data, open_dataset
-from pipeline.sources.single_records import ExampleParser
 
-__all__ = ["Source", "evaluation_batches", "source", "training_batches"]
+__all__ = ["GrainSource", "evaluation_batches", "source", "training_batches"]
 
 # Of the threads that call `take`. The decoder has threads of its own, where these pay; grain's 16
 # would wait for the GIL after every image, which triples the CPU time of small ones.
@@ -33,7 +34,7 @@ def source(
     *,
     ops: Sequence[Op] = (),
     keys: Iterable[str] | None = None,
-) -> "Source":
+) -> "GrainSource":
     """The records of open_dataset(data, split), decoded: what grain.MapDataset.source and
     grain.DataLoader take.
 
@@ -46,13 +47,13 @@ def source(
     records = open_dataset(data, split)
     check_sizes(records.num_records, 1)
     decoder = Decoder(records.layout, 1, ops=ops, keys=keys)
-    opened = Source(records, decoder, ops)
+    opened = GrainSource(records, decoder, ops)
     with contextlib.suppress(CorruptRecordError, SchemaError):  # of a record that may not be used
         opened[0]
     return opened
 
 
-class Source:
+class GrainSource:
     """A RandomAccessDataSource of grain. source[i]: record i, a dict of NumPy arrays and scalars.
 
     It contains the features, 64-bit numbers as 32-bit, and what an evaluation is proven with:
@@ -66,7 +67,7 @@ class Source:
     def __init__(self, records: Dataset, decoder: Decoder, ops: Sequence[Op]) -> None:
         self._records = records
         self._decoder = decoder
-        self._parser = ExampleParser(records.layout, decoder.stored)
+        self._parse = RecordParser(records.layout, decoder.stored)
         self._rngs = [_NoRng(op) for op in ops]
 
     def __repr__(self) -> str:
@@ -79,9 +80,8 @@ class Source:
     def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
         (payload,) = self._records.take([index])
         number = index.__index__() % len(self)
-        record = self._parser.parse(payload, lambda: self._records.where(number))
         try:
-            features = self._decoder.decode_one(record, self._rngs)
+            features = self._decoder.decode_one(self._parse(payload), self._rngs)
         except SchemaError as e:
             raise SchemaError(f"{self._records.where(number)}: {e}") from e
         crc = np.uint32(crc32c(payload))

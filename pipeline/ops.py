@@ -6,7 +6,7 @@
 from pipeline.decoding.feature_ops import Cast, Drop, Keep, Rename
 from pipeline.decoding.image_ops import DecodeJpeg, DecodePng, DecodeStored
 from pipeline.decoding.label_ops import MultiHot, OneHot, RequireLabel
-from pipeline.decoding.op import Features, Op, Rng, Specs
+from pipeline.decoding.op import Features, Op, Specs
 from pipeline.decoding.photo_ops import DecodeCentralCrop, DecodeRandomResizedCrop, DecodeResize
 from pipeline.decoding.pixel_ops import (
     CentralCrop,
@@ -17,6 +17,7 @@ from pipeline.decoding.pixel_ops import (
     Resize,
     TrivialAugmentWide,
 )
+from pipeline.decoding.rng import Rng
 
 __all__ = [
     "Cast",

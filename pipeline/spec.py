@@ -103,58 +103,6 @@ def objects(values: Sequence[bytes]) -> np.ndarray:
     return array
 
 
-def feature_values(key: str, feature: Feature, values: np.ndarray | None) -> np.ndarray:
-    """The values of a feature in one Example, in its shape; 0 or b"" if an optional one is absent.
-    values: those in the record, [n]; None if they are absent. Raises SchemaError if they do not fit
-    the feature."""
-    dtype = DTYPES[feature.dtype]
-    shape: Any = feature.shape
-    if values is None:
-        if not feature.optional and feature.num_values is not None:
-            raise SchemaError(f"{key!r} is missing; the schema has it in every record.")
-        values = np.full(feature.num_values or 0, b"" if dtype == BYTES else 0, dtype)
-    if values.dtype != dtype:
-        stored = "bytes" if values.dtype == BYTES else values.dtype
-        raise SchemaError(f"{key!r} is a list of {stored}; its dtype is {feature.dtype}.")
-    if feature.num_values is None:
-        return values
-    if feature.num_values != len(values):
-        raise SchemaError(
-            f"{key!r} has {len(values)} values; its shape {shape} holds {feature.num_values}."
-        )
-    return values.reshape(shape)
-
-
-def struct_columns(
-    layout: np.dtype, specs: Mapping[str, ArraySpec], payloads: Sequence[bytes]
-) -> dict[str, np.ndarray]:
-    """The fields `specs` of n structs, each [n, *shape]. Raises SchemaError for a payload of
-    another size."""
-    for payload in payloads:
-        if len(payload) != layout.itemsize:
-            raise SchemaError(
-                f"a record does not have the {layout.itemsize} bytes of its dtype; it has "
-                f"{len(payload)}."
-            )
-    fields: Any = layout.fields  # the stubs allow only literal names
-    table = np.frombuffer(b"".join(payloads), np.uint8).reshape(len(payloads), layout.itemsize)
-    columns = dict[str, np.ndarray]()
-    for key, spec in specs.items():
-        field, begin = fields[key][:2]
-        cells = np.ascontiguousarray(table[:, begin : begin + field.itemsize])
-        shape = (len(payloads), *field.shape)
-        if spec.dtype == BYTES:
-            size = field.base.itemsize
-            data = cells.tobytes()
-            values = [data[at : at + size] for at in range(0, len(data), size)]
-            columns[key] = objects(values).reshape(shape)
-        elif field.base.kind == "b":
-            columns[key] = (cells != 0).reshape(shape)  # a uint8 may have any bits, a bool may not
-        else:
-            columns[key] = cells.view(field.base).reshape(shape).astype(spec.dtype, copy=False)
-    return columns
-
-
 def delivered(dtype: np.dtype) -> np.dtype:
     """The dtype of a feature in a batch: 64 bits become 32, because JAX computes in 32 bits."""
     return _DELIVERED.get(dtype, dtype)

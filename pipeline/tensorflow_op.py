@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pipeline.decoding.op import DropsFeatures, Features, Rng, Specs
+from pipeline.decoding.op import DropsFeatures, Features, Specs
+from pipeline.decoding.rng import Rng
 from pipeline.errors import SchemaError
 from pipeline.spec import BYTES, ArraySpec
 

@@ -6,7 +6,7 @@ import os
 import sys
 
 from pipeline.errors import how_to_install
-from pipeline.logs import quiet_libraries
+from pipeline.quiet import quiet_libraries
 
 __all__ = ["JAX_CAME_FIRST", "tf"]
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import gzip
 import hashlib
 import itertools
 import logging
@@ -19,11 +18,10 @@ import pytest
 from fake_gcs.server import start
 from program_cache import compile_all_alike, keep_programs, shared_cache
 from raw_data.folders import RawImageFolder
-from raw_data.imagenet import RawImagenet, imagenet_with_a_bad_image
-from raw_data.pixels import RawCifar, RawMnist
-from raw_data.records import prepare_tfds, write_damaged_tfds, write_tfrecords
+from raw_data.imagenet import RawImagenet
+from raw_data.pixels import RawMnist
+from raw_data.records import prepare_tfds
 from raw_data.tables import RawTables
-from raw_data.texts import RawTexts
 
 from converters import digits_raw, imagenet_to_gcs
 from pipeline.inputs import batches
@@ -50,28 +48,6 @@ batches.PLANNED_ROWS = 64
 pytest_plugins = ["hang_guard"]
 
 _SERVERS = pytest.StashKey[contextlib.ExitStack]()
-
-RAW_DATA = {
-    "tfds": write_damaged_tfds,
-    "tfrecord": write_tfrecords,
-    "tfrecord compressed": lambda directory: write_tfrecords(directory, gzip.compress),
-    "imagenet tars": lambda directory: imagenet_with_a_bad_image(directory).write(),
-    "imagenet folders": lambda directory: imagenet_with_a_bad_image(directory).write_folders(),
-    "image folder by split": lambda directory: (
-        RawImageFolder(directory).write("train").write("val")
-    ),
-    "image folder archives": lambda directory: RawImageFolder(directory).write_archives(),
-    "image folder": lambda directory: RawImageFolder(directory).write(),
-    "idx": lambda directory: RawMnist(directory).write(),
-    "csv of images": lambda directory: RawTables(directory).write(),
-    "jsonl of texts": lambda directory: RawTables(directory).write_texts(),
-    "rows of csv and jsonl": lambda directory: RawTables(directory).write_columns(),
-    "rows of parquet": lambda directory: RawTables(directory).write_parquet(),
-    "packed texts": lambda directory: RawTexts(directory, 90).write(),
-    "cifar-10 archive": lambda directory: RawCifar(directory).write_archive(),
-    "cifar-100 folder": lambda directory: RawCifar(directory, coarse=True, images=12).write(),
-}
-
 
 QUICK = "not slow"
 COMPLETE = "python -m pytest -n 3 --dist loadfile -m ''"
@@ -178,12 +154,6 @@ def tiny_tfds(tmp_path_factory):
     directory = tmp_path_factory.mktemp("tfds")
     prepare_tfds(directory)
     return directory
-
-
-@pytest.fixture(scope="session")
-def write_raw_data():
-    """write_raw_data(kind, directory): what that writes, with its `directory` and `convert`."""
-    return lambda kind, directory: RAW_DATA[kind](directory)
 
 
 @pytest.fixture

@@ -24,9 +24,9 @@ REMOVING = {
 WRITING = {"publish", "write_bytes", "write_text"}
 MODES = {"w", "wb", "wt", "w+", "w+b", "a", "ab", "r+", "r+b", "rb+"}
 OTHERS = {
-    "trainer/serving/making.py:make_export": "Exports.publish, which has a row",
+    "trainer/loop/export.py:make_export": "Exports.publish, which has a row",
     "converters/digits_raw.py:_tar": "a tar in memory",
-    "pipeline/decoding/planning.py:pad_rows": "a field of an op",
+    "pipeline/decoding/padding.py:pad_rows": "a field of an op",
     "trainer/serving/graph_decoding.py:_padded": "a field of an op",
     "pipeline/storage/gcs_upload.py:Upload._open": "an upload, which publish finishes",
 }

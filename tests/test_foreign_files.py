@@ -64,7 +64,6 @@ def made(tmp_path_factory):
 def write_model(model: Path) -> None:
     for name in ("variables", "assets", "assets.extra"):
         (model / name).mkdir(parents=True)
-    (model / "assets.extra/infeed.json").write_text(json.dumps(ABOUT))
     for name in (
         "saved_model.pb",
         "fingerprint.pb",
@@ -95,7 +94,7 @@ def export(made: Path, out: Path) -> None:
     exports = Exports(str(out))
     with exports.unpublished() as directory:
         write_model(directory / "model")
-        exports.publish(directory / "model")
+        exports.publish(directory / "model", ABOUT)
     exports.keep(1)
 
 

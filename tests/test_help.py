@@ -11,13 +11,11 @@ import subprocess
 import sys
 
 import pytest
+from converter_rows import CONVERTERS
 from infeed_door import SCRIPT, run_infeed
-from raw_data.folders import RawImageFolder
+from raw_data import examples
 from raw_data.imagenet import RawImagenet
-from raw_data.pixels import RawCifar, RawMnist
-from raw_data.tables import RawTables
 from stages import Stages
-from tokenizers import Tokenizer, models
 
 from beam_jobs import graph
 from converters import imagenet_to_gcs
@@ -27,7 +25,7 @@ from trainer.__main__ import RECIPES
 from trainer.__main__ import main as trainer_main
 
 PURPOSES = {command.words: command.purpose for group in COMMANDS.values() for command in group}
-SYNSETS = ["n01440764", "n01443537", "n01484850"]  # of ILSVRC2012
+EXAMPLES = {f"convert {row.command}": row.example for row in CONVERTERS.values() if row.example}
 NEED_A_TRAINING = ("train", "predict", "checkpoints", "report", "seen")
 IN = f"import os, sys\nos.chdir(sys.argv.pop(1))\n{SCRIPT}"
 NOT_READ = """
@@ -51,67 +49,11 @@ def infeed(monkeypatch, capsys):
     return functools.partial(run_infeed, monkeypatch, capsys)
 
 
-def imagenet(directory):
-    raw = RawImagenet(directory / "ILSVRC2012")
-    named = dict(zip(raw.synsets, SYNSETS, strict=True))
-    raw.train = {
-        named[synset]: {name.replace(synset, named[synset]): data for name, data in images.items()}
-        for synset, images in raw.train.items()
-    }
-    raw.validation_labels = [named[synset] for synset in raw.validation_labels]
-    raw.write()
-
-
-def images(directory):
-    raw = RawImageFolder(directory / "photos")
-    for files in raw.files.values():
-        del files["notes.txt"]
-    raw.write()
-
-
-def tables(directory):
-    raw = RawTables(directory / "tables")
-    raw.tables = {name: lines for name, lines in raw.tables.items() if name == "val.csv"}
-    raw.write()
-    (directory / "houses").mkdir()
-    rows = [f"{i / 2},{'Rome' if i % 5 else 'Oslo'},It was number {i}" for i in range(60)]
-    (directory / "houses/houses.csv").write_text("\n".join(["price,city,note", *rows]) + "\n")
-
-
-def text(directory):
-    (directory / "books").mkdir()
-    for number in range(40):
-        (directory / f"books/{number}.txt").write_text(f"Chapter {number}. " * 40)
-    (directory / "reviews").mkdir()
-    (directory / "reviews/train.csv").write_text("text,stars\nGood,5\nBad,1\n")
-    Tokenizer(models.WordLevel({"<s>": 0, "</s>": 1, "?": 2}, "?")).save(
-        str(directory / "tokenizer.json")
-    )
-
-
-def idx(directory):
-    for place, prefix in (("mnist", ""), ("emnist", "emnist-letters-")):
-        raw = RawMnist(directory / place)
-        raw.labels["train"] %= 10
-        raw.write()
-        for path in [*raw.directory.glob("*ubyte*")]:
-            path.rename(
-                path.with_name(prefix + path.name.replace("t10k", "test" if prefix else "t10k"))
-            )
-
-
-def cifar(directory):
-    raw = RawCifar(directory / "cifar-10")
-    for records in raw.batches.values():
-        records[:, 0] %= 10
-    raw.write()
-
-
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
     """Shards of ImageNet's schema in "shards", and as TFDS has them in "tensorflow_datasets". Do not change them."""
     directory = tmp_path_factory.mktemp("shards")
-    imagenet(directory)
+    examples.imagenet(directory)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(graph, "pipeline_of", Stages)
         for options in (["shards"], ["tensorflow_datasets", "--schema=tfds"]):
@@ -123,19 +65,11 @@ def shards(tmp_path_factory):
 @pytest.fixture
 def work(tmp_path, monkeypatch, shards):
     """work(words): changes to a directory with all that the examples of a command name."""
-    write = {
-        "imagenet": imagenet,
-        "images": images,
-        "table": tables,
-        "text": text,
-        "idx": idx,
-        "cifar": cifar,
-    }
 
     def change(words):
         monkeypatch.chdir(tmp_path)
-        if (kind := words.removeprefix("convert ")) in write:
-            write[kind](tmp_path)
+        if words in EXAMPLES:
+            EXAMPLES[words](tmp_path)
         elif words in ("describe", "verify"):
             shutil.copytree(shards / "shards", tmp_path / "shards")
         elif words == "convert tfds":

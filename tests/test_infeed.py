@@ -58,7 +58,7 @@ def test_a_remedy_names_a_command_as_the_user_started_this_one(
     )
 
 
-STARTED_BY_US = ("guard.py", "service.py", "serving_process.py")
+STARTED_BY_US = ("guard.py", "service.py", "verification.py")
 
 
 def test_every_command_is_listed_and_every_module_that_is_listed_is_there():

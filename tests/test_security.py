@@ -392,7 +392,7 @@ def test_only_the_process_that_verifies_an_export_loads_a_saved_model():
         for file in packages
         if re.search(r"saved_model\.load|load_model", file.read_text())
     ]
-    assert loading == ["serving_process.py"]
+    assert loading == ["verification.py"]
 
 
 def test_every_statement_of_the_security_page_has_a_test():

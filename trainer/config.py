@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from tyro.conf import Fixed
 
 from pipeline.checks import check_choice, check_number, check_positive_int, did_you_mean
+from pipeline.console.fields import shows_fields
 from pipeline.errors import OptionError
 
 __all__ = [
@@ -101,6 +102,7 @@ def _naming_the_nearest(kind: type[T]) -> type[T]:
 
 
 @_naming_the_nearest
+@shows_fields
 @dataclass(frozen=True, kw_only=True)
 class TrainerConfig:
     """How to train; the Task defines what to train."""
@@ -372,6 +374,7 @@ def settings(**values: Any) -> TrainerConfig:
     return replace(TrainerConfig(workdir=tyro.MISSING, global_batch_size=64), **values)
 
 
+@shows_fields
 @dataclass(frozen=True, kw_only=True)
 class Export:
     """What becomes a SavedModel, and where: a field of a recipe, whose fields become flags."""

@@ -19,7 +19,8 @@ import numpy as np
 from pipeline.description import Description, renumberings
 from pipeline.errors import EmptySplitError, FingerprintError, InputError, OptionError
 from pipeline.hosts import Hosts
-from pipeline.inputs.input_info import InputInfo, Unbatched
+from pipeline.inputs.input_info import InputInfo
+from pipeline.inputs.unbatched import Unbatched
 from pipeline.spec import narrowed
 from trainer.mesh.batch_spec import batch_struct, check_is_mapping
 

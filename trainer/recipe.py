@@ -340,7 +340,7 @@ class DataRecipe(Recipe):
         """The records that --tiny uses in place of this split: what open_dataset accepts, such as a
         dict of arrays.
 
-        The same for equal splits, on every host and in every run. trainer.recipes.image_data makes
+        The same for equal splits, on every host and in every run. trainer.recipes.tiny makes
         labelled images. Default: OptionError, because only the recipe knows what its inputs
         read."""
         kind = type(self)

@@ -11,8 +11,8 @@ from jax.experimental.compilation_cache import compilation_cache
 from pipeline.checks import check_number, check_positive_int
 from pipeline.errors import OptionError
 from pipeline.logs import logger
+from pipeline.machine import num_cores
 from pipeline.shards.schema import Labels
-from pipeline.sizes import num_cores
 from pipeline.user_code import ShortErrors
 from trainer.callbacks import Callback
 from trainer.checkpointing.manager import WhichStep
@@ -20,7 +20,6 @@ from trainer.checkpointing.warm_start import WarmStart
 from trainer.config import Model, TrainerConfig, axis_sizes, partition_rules
 from trainer.inputs import InputFn
 from trainer.loop.evaluate import check_name, evaluate, evaluate_continuously, named_inputs
-from trainer.loop.export import export_checkpoint
 from trainer.loop.job import Job
 from trainer.loop.predict import LoadedModel, check_export, check_predict, predict
 from trainer.loop.train import train
@@ -277,5 +276,8 @@ class Trainer:
         Raises ExportError, before anything is published; and whatever predict raises."""
         check_export(self._job, keys)
         options = ExportOptions(path, model, keys, labels, tolerance, keep, platforms, assets_extra)
+        # loads TensorFlow, while no host waits for another
+        from trainer.loop.export import export_checkpoint
+
         with ShortErrors():
             return export_checkpoint(self._job, input_fn, options, step, checkpoint_path)

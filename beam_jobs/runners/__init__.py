@@ -1,1 +1,1 @@
-"""Where a conversion runs: what each of Beam's runners needs of the launcher."""
+"""Where a conversion runs: one class for each of Beam's runners that has a short name."""

@@ -3,7 +3,7 @@ graphs.
 
 Beam's own DaskRunner recomputes a side input, with everything it depends on, in every partition
 that reads it: a job of ten sources scanned them 20 to 40 times. It also never makes more partitions
-than there are sources. Requires the client that `beam_jobs.runners.presets` connects."""
+than there are sources. Requires the client that `beam_jobs.runners.dask_cluster` connects."""
 
 from typing import Any
 

@@ -14,7 +14,9 @@ from beam_jobs.converter import Converted, Source
 from beam_jobs.references import File, Reference, References
 from converters.images import image_records
 from converters.images.image_archives import class_files
-from converters.raw.files import HeldOut, files_below, is_of, names_digest, position
+from converters.raw.class_names import names_digest, position
+from converters.raw.files import files_below
+from converters.raw.splits import HeldOut, is_of
 from converters.raw.tars import Member
 from converters.raw.zips import ZipMember, unpacked
 from pipeline.raw.image_files import ToJpeg

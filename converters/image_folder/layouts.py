@@ -23,7 +23,8 @@ from converters.images.image_archives import (
     archive_stem,
     open_archive,
 )
-from converters.raw.files import SPLITS, HeldOut, chosen, first_few, is_hidden, open_raw_data
+from converters.raw.files import first_few, is_hidden, open_raw_data
+from converters.raw.splits import SPLITS, HeldOut, chosen
 from converters.table.layouts import hint_of_tables
 from pipeline.errors import RawDataError
 from pipeline.sources.named_splits import SPLIT_NAMES

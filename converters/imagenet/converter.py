@@ -15,14 +15,15 @@ import numpy as np
 
 from beam_jobs.converter import Converted, Source
 from beam_jobs.references import File, Reference, References
-from converters.imagenet.records import BOX_BYTES, FORMS, Form, FormName, read_boxes
+from converters.imagenet.boxes import BOX_BYTES, read_boxes
+from converters.imagenet.records import FORMS, Form, FormName
 from converters.images.image_records import (
     folder_members,
     in_batches,
     member_error,
     predicted_bytes,
 )
-from converters.raw.files import names_digest, position
+from converters.raw.class_names import names_digest, position
 from converters.raw.tars import Member, TarError, members
 from pipeline.raw.image_files import ToJpeg
 from pipeline.raw.jpeg import Jpeg, Verify, to_rgb_jpeg

@@ -24,16 +24,10 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 
 from beam_jobs.converter import Source
-from beam_jobs.scratch import Scratch
+from beam_jobs.scratch import Scratch, readable
 from converters.imagenet.converter import SPLITS, VALIDATION_LABELS
-from converters.raw.files import (
-    first_few,
-    names_digest,
-    open_raw_data,
-    position,
-    read_label_text,
-    readable,
-)
+from converters.raw.class_names import names_digest, position, read_label_text
+from converters.raw.files import first_few, open_raw_data
 from converters.raw.tars import members
 from pipeline.checks import did_you_mean
 from pipeline.errors import LabelError, RawDataError

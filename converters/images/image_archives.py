@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from beam_jobs.converter import Source
-from beam_jobs.scratch import Scratch
-from converters.raw.files import is_hidden, readable
+from beam_jobs.scratch import Scratch, readable
+from converters.raw.files import is_hidden
 from converters.raw.tars import Member, entries
 from converters.raw.zips import zip_members
 from pipeline.errors import RawDataError

@@ -1,18 +1,14 @@
 """The image features of tensorflow/tpu's schema, and references to image files.
 
-Converters of image files add the features of their classes. Pure. The options of converters of
-image files check each image, or change it."""
+Converters of image files add the features of their classes. Pure."""
 
-import argparse
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
 from beam_jobs.references import File, Reference, References, bounded, encoded
 from converters.raw.tars import Member
-from pipeline.checks import check_number
-from pipeline.raw.image_files import ToJpeg
-from pipeline.raw.jpeg import VERIFY_LEVELS, Jpeg, check_jpegtran
+from pipeline.raw.jpeg import Jpeg
 from pipeline.shards.schema import Feature
 from pipeline.storage.storage import Stat, Storage, join
 
@@ -98,60 +94,3 @@ def in_batches(rows: Iterable[Reference]) -> Iterator[References]:
         batch.append(row)
     if batch:
         yield References.of(batch)
-
-
-def add_jpeg_options(parser: argparse.ArgumentParser) -> None:
-    """Adds --verify and --restart-markers."""
-    parser.add_argument(
-        "--verify",
-        choices=VERIFY_LEVELS,
-        default="end",
-        help=(
-            "what to check of each JPEG: its header, header and end marker, or every pixel "
-            "(default: end)"
-        ),
-    )
-    parser.add_argument(
-        "--restart-markers",
-        action="store_true",
-        help=(
-            "rewrite JPEGs without loss so that random crops decode little else; needs jpegtran of "
-            "libjpeg-turbo"
-        ),
-    )
-
-
-def add_image_options(parser: argparse.ArgumentParser) -> None:
-    """Adds add_jpeg_options, and those that change images."""
-    add_jpeg_options(parser)
-    images = parser.add_argument_group(
-        "images",
-        "A JPEG stays as it is, byte for byte, unless these or --restart-markers change it.",
-    )
-    images.add_argument(
-        "--max-side", type=int, help="pixels; larger images are scaled down and encoded again"
-    )
-    images.add_argument(
-        "--apply-orientation", action="store_true", help="turn images upright according to EXIF"
-    )
-    images.add_argument(
-        "--jpeg-quality",
-        type=int,
-        default=95,
-        help="of changed JPEG files and of other formats (default: 95)",
-    )
-
-
-def to_jpeg_of(args: argparse.Namespace) -> ToJpeg:
-    """The conversion that the options choose. Raises OptionError."""
-    check_number("--max-side", args.max_side, at_least=1)
-    check_number("--jpeg-quality", args.jpeg_quality, at_least=1, at_most=100)
-    if args.restart_markers:
-        check_jpegtran()
-    return ToJpeg(
-        args.verify,
-        args.max_side,
-        args.apply_orientation,
-        args.jpeg_quality,
-        args.restart_markers,
-    )

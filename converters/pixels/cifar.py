@@ -16,17 +16,11 @@ import numpy as np
 
 from beam_jobs.converter import Converted, Source
 from beam_jobs.references import File, Reference, References
-from beam_jobs.scratch import Scratch
+from beam_jobs.scratch import Scratch, readable
 from converters.images.image_records import folder_members
 from converters.pixels.records import pixel_features, pixel_rows, pixel_values
-from converters.raw.files import (
-    first_few,
-    label_text,
-    names_digest,
-    open_raw_data,
-    parse_class_names,
-    readable,
-)
+from converters.raw.class_names import label_text, names_digest, parse_class_names
+from converters.raw.files import first_few, open_raw_data
 from converters.raw.tars import Member, members
 from pipeline.errors import LabelError, RawDataError
 from pipeline.shards.example import encode_example

@@ -20,9 +20,11 @@ import numpy as np
 
 from beam_jobs.converter import Converted, Source
 from beam_jobs.references import Reference, References
-from beam_jobs.scratch import Scratch
+from beam_jobs.scratch import Scratch, readable
 from converters.pixels.records import pixel_features, pixel_rows, pixel_values
-from converters.raw.files import chosen, first_few, names_digest, open_raw_data, readable
+from converters.raw.class_names import names_digest
+from converters.raw.files import first_few, open_raw_data
+from converters.raw.splits import chosen
 from pipeline.checks import did_you_mean
 from pipeline.errors import OptionError, RawDataError
 from pipeline.shards.example import encode_example

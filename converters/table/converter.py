@@ -16,7 +16,7 @@ import numpy as np
 from beam_jobs.converter import Converted, Source
 from beam_jobs.references import MAX_NAME_BYTES, File, Reference, References, bounded
 from converters.images.image_records import UNLABELLED, image_features, member_error
-from converters.raw.files import HeldOut, is_of
+from converters.raw.splits import HeldOut, is_of
 from converters.raw.tars import Member
 from converters.table.columns import Column, features_of, labels_of, rows_for
 from pipeline.errors import StorageError

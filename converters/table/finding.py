@@ -9,7 +9,8 @@ from typing import Any
 
 from beam_jobs.converter import MOST_LISTED
 from converters.images.image_archives import IMAGE_SUFFIXES
-from converters.raw.files import SPLITS, first_few
+from converters.raw.files import first_few
+from converters.raw.splits import SPLITS
 from converters.table.columns import KINDS, ONE_LINE, SKIP, Column
 from pipeline.checks import did_you_mean
 from pipeline.errors import LabelError, OptionError, RawDataError

@@ -12,24 +12,12 @@ from dataclasses import dataclass
 
 from beam_jobs.converter import Source
 from converters.images.image_archives import IMAGE_SUFFIXES
-from converters.raw.files import (
-    HeldOut,
-    by_split,
-    chosen,
-    files_below,
-    first_few,
-    left_out,
-    open_raw_data,
-)
+from converters.raw.files import files_below, first_few, left_out, open_raw_data
+from converters.raw.splits import HeldOut, by_split, chosen
 from pipeline.checks import did_you_mean
 from pipeline.errors import OptionError, RawDataError
 from pipeline.raw.rows import TABLE_SUFFIXES, TEXT_TABLE_SUFFIXES, Table, is_table, suffix_of
-from pipeline.shards.schema import (
-    MISSING_VALUES,
-    USUAL_FORMAT,
-    TableFormat,
-    has_single_bytes,
-)
+from pipeline.shards.schema import MISSING_VALUES, USUAL_FORMAT, TableFormat, has_single_bytes
 from pipeline.storage.storage import in_parallel, join
 
 _WHY_NOT = (

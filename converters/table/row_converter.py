@@ -14,7 +14,8 @@ import numpy as np
 from beam_jobs.converter import Converted, Pack, Reject, Source, Unusable
 from beam_jobs.packed_files import check_record
 from beam_jobs.references import Reference, References
-from converters.raw.files import HeldOut, batches, is_of
+from converters.raw.batches import batches
+from converters.raw.splits import HeldOut, is_of
 from converters.table.columns import MOST_EXACT, Column, features_of, file_in, labels_of, rows_for
 from converters.table.converter import find_image, is_below
 from pipeline.errors import SchemaError

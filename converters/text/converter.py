@@ -13,7 +13,8 @@ import numpy as np
 from beam_jobs.converter import Converted, Pack, Source, Unusable, files_of
 from beam_jobs.packed_files import check_record
 from beam_jobs.references import File, Reference, References
-from converters.raw.files import HeldOut, batches
+from converters.raw.batches import batches
+from converters.raw.splits import HeldOut
 from converters.text.documents import Document, DocumentFormat, documents
 from converters.text.packing import EncodedDocuments, Piece, packed_rows
 from pipeline.shards.example import encode_integer_examples

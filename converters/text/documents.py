@@ -15,7 +15,8 @@ from typing import BinaryIO, Literal, NamedTuple
 
 from beam_jobs.converter import Source, group_of
 from beam_jobs.references import File
-from converters.raw.files import HeldOut, by_split, chosen, files_below, first_few, open_raw_data
+from converters.raw.files import files_below, first_few, open_raw_data
+from converters.raw.splits import HeldOut, by_split, chosen
 from converters.table.layouts import RawTables
 from pipeline.errors import RawDataError
 from pipeline.raw.cells import cell_of, document_cell

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from converters.raw.files import batches
+from converters.raw.batches import batches
 from pipeline.tokenizers import Packing, TextInfo
 
 _BATCH_BYTES = 1 << 20  # of text encoded together: enough to use all cores

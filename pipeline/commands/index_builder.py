@@ -21,7 +21,7 @@ from PIL import Image, UnidentifiedImageError
 from pipeline.errors import Reject, SchemaError, StorageError
 from pipeline.pages.figures import UNREADABLE
 from pipeline.raw.jpeg import decode_image, decode_jpeg
-from pipeline.shards.example_decoding import Layout, example_layout
+from pipeline.shards.example_decoding import FeatureShape, example_shapes
 from pipeline.shards.frames import MAX_INDEXED_BYTES, crc32c, read_frames
 from pipeline.shards.manifest import ShardEntry, SplitEntry
 from pipeline.shards.naming import add_digests, hex_digest, key_digest, record_key
@@ -35,13 +35,13 @@ Values = Mapping[str, Sequence[Any]]
 PIECE_BYTES = 4 * 1024**2
 
 
-def schema_problems(schema: Schema, layout: Layout) -> Iterator[str]:
+def schema_problems(schema: Schema, shapes: Mapping[str, FeatureShape]) -> Iterator[str]:
     """Features that are missing or unknown, or whose dtype or number of values differs from the
     schema."""
-    for key in sorted(layout.keys() - schema.features.keys()):
+    for key in sorted(shapes.keys() - schema.features.keys()):
         yield f"{key!r} is not in schema {schema.name!r}"
     for key, feature in schema.features.items():
-        entry = layout.get(key)
+        entry = shapes.get(key)
         num_values = feature.num_values
         if entry is None:
             if not feature.optional:
@@ -59,7 +59,7 @@ def payload_problem(schema: Schema, payload: bytes) -> str:
     """Why a payload is not a record of the schema; "" if it is, as every payload is of an opaque
     one."""
     try:
-        return "" if schema.opaque else "; ".join(schema_problems(schema, example_layout(payload)))
+        return "" if schema.opaque else "; ".join(schema_problems(schema, example_shapes(payload)))
     except SchemaError as e:
         return str(e).rstrip(".")
 

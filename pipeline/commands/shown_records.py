@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from pipeline.commands.dataset_texts import MOST_NAME, label_text, shortened
-from pipeline.errors import InfeedError
+from pipeline.errors import InfeedError, SchemaError
 from pipeline.pages.figures import is_picture, thumbnail, thumbnail_of_array
 from pipeline.pages.page import Picture
+from pipeline.parsing import RecordParser
 from pipeline.shards.schema import Content, Feature, Labels, Schema
 from pipeline.sizes import counted
 from pipeline.sources.indexed_records import FILE_NAME_KEYS
 from pipeline.sources.records import Records, RecordsInfo, fetch, intact
-from pipeline.sources.single_records import ExampleParser
 
 MOST_TEXT = 1_000  # characters
 _IMAGE_FILES = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"RIFF", b"BM")
@@ -66,12 +66,14 @@ def show_records(
     ids = np.asarray(numbers, np.int64)
     if not len(ids):
         return []
-    parser = ExampleParser(records.info.layout, None)
+    parser = RecordParser(records.info.layout, None)
     shown = []
     for number, record in zip(ids.tolist(), fetch(records, ids), strict=True):
         where = records.where(number)
         try:
-            values = parser.parse(intact(record)[0], lambda where=where: where)
+            values = parser(intact(record)[0])
+        except SchemaError as e:
+            shown.append(ShownRecord(number, where, problem=f"{where}: {e}"))
         except InfeedError as e:
             shown.append(ShownRecord(number, where, problem=str(e)))
         else:

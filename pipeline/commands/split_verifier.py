@@ -21,7 +21,7 @@ from pipeline.commands.index_builder import (
 )
 from pipeline.errors import SchemaError, ShardError, StorageError
 from pipeline.shards import sidecars
-from pipeline.shards.example_decoding import decode_example, example_layout
+from pipeline.shards.example_decoding import decode_example, example_shapes
 from pipeline.shards.frames import read_frames
 from pipeline.shards.manifest import Manifest
 from pipeline.shards.naming import (
@@ -32,7 +32,9 @@ from pipeline.shards.naming import (
     rejects_file,
     shard_pattern,
 )
+from pipeline.shards.rejects import ledger_problem
 from pipeline.shards.schema import PASSED_ON
+from pipeline.shards.sidecar_check import sidecar_problems
 from pipeline.shards.split_index import SplitIndex, load_index
 from pipeline.sources.indexed_records import key_of
 from pipeline.sources.named_splits import tfds_leaves
@@ -77,7 +79,7 @@ def check_sidecars(storage: Storage, manifest: Manifest) -> Iterator[Problem]:
         yield Problem(join(manifest.directory, TEXT_FILE), what)
     if not sidecars.has_sidecars(manifest):
         return
-    for path, what in sidecars.sidecar_problems(storage, manifest):
+    for path, what in sidecar_problems(storage, manifest):
         yield Problem(path, what, "sidecar")
     known = sidecars.sidecar_texts(manifest)
     keys = [key for key, kind in tfds_leaves(known) if kind == "classLabel"]
@@ -117,9 +119,7 @@ class SplitVerifier(_Findings):
             yield Problem(index, str(e).removeprefix(f"{index} "))
         self._listed = self.storage.list(directory)
         yield from self._strays()
-        if what := sidecars.ledger_problem(
-            self.storage, directory, self.split, self.entry.rejected
-        ):
+        if what := ledger_problem(self.storage, directory, self.split, self.entry.rejected):
             yield Problem(join(directory, rejects_file(self.split)), what)
         pool = ThreadPoolExecutor(files_at_once(self.storage), thread_name_prefix="infeed-verify")
         try:
@@ -218,13 +218,13 @@ class SplitVerifier(_Findings):
             findings.key_digest = None
             return
         try:
-            layout = example_layout(payload)
+            shapes = example_shapes(payload)
             values = decode_example(payload)
         except SchemaError as e:
             findings.key_digest = None
             yield str(e).rstrip(".")
             return
-        yield from schema_problems(schema, layout)
+        yield from schema_problems(schema, shapes)
         yield from label_problems(labels, values)
         findings.labels.update(labels_of(labels, values))
         for name in self.entry.totals:

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from pipeline.checks import did_you_mean
-from pipeline.decoding.op import Features, Op, Rng
-from pipeline.decoding.planning import PadTo, Plan, listed, padded_specs, planned
+from pipeline.decoding.op import Features, Op
+from pipeline.decoding.padding import PadTo, padded_specs
+from pipeline.decoding.planning import Plan, listed, planned
+from pipeline.decoding.rng import Rng
 from pipeline.decoding.rows import RowDecoder
 from pipeline.description import Renumbering
 from pipeline.errors import OptionError, SchemaError

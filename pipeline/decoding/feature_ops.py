@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.decoding.op import Features, OneFeatureOp, Rng, Specs, spec_of
+from pipeline.decoding.op import Features, OneFeatureOp, Specs, spec_of
+from pipeline.decoding.rng import Rng
 from pipeline.errors import OptionError, SchemaError
 from pipeline.spec import BYTES, NUMBERS, holds
 

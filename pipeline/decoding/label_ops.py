@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.checks import check_number
-from pipeline.decoding.op import Features, OneFeatureOp, Rng, Specs, spec_of
+from pipeline.decoding.op import Features, OneFeatureOp, Specs, spec_of
+from pipeline.decoding.rng import Rng
 from pipeline.errors import OptionError, SchemaError
 from pipeline.spec import ArraySpec
 

@@ -14,16 +14,17 @@ from typing import Literal
 import numpy as np
 
 from pipeline.checks import check_choice, check_number
-from pipeline.decoding.image_ops import (
+from pipeline.decoding.encoded_images import (
     JPEG,
     jpeg_header,
     jpeg_window,
     pillow_pixels,
-    pixels_spec,
     png_or_webp_size,
 )
-from pipeline.decoding.op import ImageOp, Rng, Size, Specs
+from pipeline.decoding.image_ops import pixels_spec
+from pipeline.decoding.op import ImageOp, Size, Specs
 from pipeline.decoding.resizing import Method, check_resizing, mirrored, resized
+from pipeline.decoding.rng import Rng
 from pipeline.errors import OptionError, SchemaError
 from pipeline.raw.jpeg import PNG_MAGIC
 from pipeline.spec import ArraySpec

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
 from pipeline.checks import check_choice, check_number
-from pipeline.decoding.op import ImageOp, Rng, Size, Specs, image_spec
+from pipeline.decoding.op import ImageOp, Size, Specs, image_spec
 from pipeline.decoding.resizing import (
     Fill,
     Method,
@@ -19,6 +19,7 @@ from pipeline.decoding.resizing import (
     mirrored,
     resized,
 )
+from pipeline.decoding.rng import Rng
 from pipeline.errors import SchemaError
 from pipeline.spec import ArraySpec
 

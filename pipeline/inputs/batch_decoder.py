@@ -18,8 +18,8 @@ from pipeline.decoding.decode import Decoder
 from pipeline.decoding.rows import RowDecoder, parser_of
 from pipeline.errors import BadRecordsError, CorruptRecordError, SchemaError
 from pipeline.inputs.batches import Batch, Cost, Delivery
-from pipeline.inputs.input_info import BadRecord, Quarantine
 from pipeline.inputs.provenance import stand_ins
+from pipeline.inputs.quarantine import BadRecord, Quarantine
 from pipeline.orders.shuffle import device_seeds, op_seeds, record_seeds
 from pipeline.shards.schema import Schema
 from pipeline.sources.records import Proven, Record, Records, fetch, fetch_payloads, intact

@@ -25,20 +25,13 @@ import numpy as np
 
 from pipeline.errors import CorruptRecordError, OptionError, StorageError
 from pipeline.logs import log
+from pipeline.machine import room_for_a_cache
 from pipeline.shards.frames import frame_ends
 from pipeline.shards.split_index import SplitIndex
-from pipeline.sizes import format_bytes, room_for_a_cache
+from pipeline.sizes import format_bytes
 from pipeline.sources.concatenated import ConcatenatedReading
 from pipeline.sources.indexed_records import IndexedReading
-from pipeline.sources.records import (
-    Group,
-    Groups,
-    ReadWhenDue,
-    Record,
-    Records,
-    RecordsInfo,
-    fetch,
-)
+from pipeline.sources.records import Group, Groups, ReadWhenDue, Record, Records, RecordsInfo, fetch
 from pipeline.storage.local import LocalStorage
 
 Cache = str | os.PathLike[str]

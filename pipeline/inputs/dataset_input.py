@@ -27,13 +27,15 @@ from pipeline.inputs.batches import (
     planned_rows,
     read_ahead,
 )
-from pipeline.inputs.input_info import BadRecord, InputInfo, Quarantine
+from pipeline.inputs.input_info import InputInfo
 from pipeline.inputs.provenance import provenance_of
+from pipeline.inputs.quarantine import BadRecord, Quarantine
 from pipeline.inputs.work import Order, Work, divided, pickled
 from pipeline.logs import log
+from pipeline.machine import num_cores
 from pipeline.orders.mixing import MixOrder
 from pipeline.orders.order import EvalOrder, Position
-from pipeline.sizes import format_bytes, format_number, format_share, num_cores
+from pipeline.sizes import format_bytes, format_number, format_share
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Records
 from pipeline.spec import leaves
 

@@ -14,7 +14,7 @@ from typing import Any
 from pipeline.decoding.decode import Decoder
 from pipeline.errors import OptionError
 from pipeline.inputs.caches import CachedRecords
-from pipeline.inputs.input_info import OnError
+from pipeline.inputs.quarantine import OnError
 from pipeline.inputs.slots import aligned, anonymous_file
 from pipeline.orders.mixing import MixOrder
 from pipeline.orders.order import EvalOrder, Position, TrainOrder

@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterable
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn, TypeVar
 
-from pipeline.decoding import rows as row_decoding
+from pipeline.decoding import row_threads
 from pipeline.errors import BadRecordsError, InputError
 from pipeline.inputs import worker_pool
 from pipeline.inputs.batch_decoder import BatchDecoder
 from pipeline.inputs.batches import Turns, made_in_turns, planned_rows, read_ahead
-from pipeline.inputs.input_info import BadRecord, OnError, Quarantine
+from pipeline.inputs.quarantine import BadRecord, OnError, Quarantine
 from pipeline.inputs.slots import Slots
 from pipeline.inputs.work import Work, unpacked
 from pipeline.inputs.worker_pool import ALIVE_SECONDS, COUNT_BYTES, STACKS, Answer, Descriptors
@@ -75,7 +75,7 @@ def _end_with(parent: int) -> NoReturn:
 def _answer(
     index: int, requests: Connection, descriptors: Descriptors, work: Work, bad: list[BadRecord]
 ) -> None:
-    row_decoding.THREADS = work.threads
+    row_threads.THREADS = work.threads
     rows = work.rows[index]
     first = sum(len(each) for before in work.rows[:index] for each in before)
     slots = Slots(work.decoder.spec, work.together, descriptors.slots)

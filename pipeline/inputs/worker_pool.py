@@ -26,7 +26,7 @@ from typing import NamedTuple
 from pipeline.background import stalled
 from pipeline.errors import InputError, OptionError
 from pipeline.inputs.batches import Batch, Batches, planned_rows
-from pipeline.inputs.input_info import BadRecord, Quarantine
+from pipeline.inputs.quarantine import BadRecord, Quarantine
 from pipeline.inputs.slots import Slots, anonymous_file
 from pipeline.inputs.work import Work, packed
 from pipeline.spec import mapped

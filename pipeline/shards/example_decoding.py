@@ -50,7 +50,7 @@ def example_keys(data: bytes) -> list[bytes] | None:
     return keys if len(set(keys)) == len(keys) else None
 
 
-class FeatureLayout(NamedTuple):
+class FeatureShape(NamedTuple):
     """The kind and number of values of one feature of one record."""
 
     dtype: Dtype
@@ -58,10 +58,7 @@ class FeatureLayout(NamedTuple):
     first: tuple[int, int]  # if dtype is bytes: where in the record the first value begins and ends
 
 
-Layout = dict[str, FeatureLayout]
-
-
-def example_layout(data: bytes) -> Layout:
+def example_shapes(data: bytes) -> dict[str, FeatureShape]:
     """Kinds and counts of the features of one serialised tf.train.Example. Skips values instead of
     decoding them.
 
@@ -69,7 +66,7 @@ def example_layout(data: bytes) -> Layout:
     floats. A feature without a list counts as absent, as in TensorFlow. Raises SchemaError for
     bytes that are not an Example. Unlike decode_example, it rejects fields other than `features`,
     such as those of a SequenceExample."""
-    return _features(data, None, _feature_layout, strict=True)
+    return _features(data, None, _feature_shape, strict=True)
 
 
 def _features(
@@ -92,10 +89,10 @@ def _features(
     return features
 
 
-def _feature_layout(data: bytes, dtype: Dtype, items: list[_Span]) -> FeatureLayout:
+def _feature_shape(data: bytes, dtype: Dtype, items: list[_Span]) -> FeatureShape:
     if dtype == "bytes":
-        return FeatureLayout(dtype, len(items), items[0][1:] if items else (0, 0))
-    return FeatureLayout(dtype, sum([_count(data, dtype, at, to) for _, at, to in items]), (0, 0))
+        return FeatureShape(dtype, len(items), items[0][1:] if items else (0, 0))
+    return FeatureShape(dtype, sum([_count(data, dtype, at, to) for _, at, to in items]), (0, 0))
 
 
 def _entries(data: bytes, strict: bool) -> list[tuple[bytes, int, int]]:

@@ -1,22 +1,16 @@
 """The files for TFDS: dataset_info.json, features.json and label names.
 
 With them, `tfds.builder_from_directory(dir)` reads a dataset, with sub-splits. infeed writes TFDS's
-format itself, because a conversion commits on workers that have neither TFDS nor TensorFlow.
-
-The split verifier compares the files with the manifest by their meaning, whatever their layout; and
-it checks a split's ledger, by which users repair raw data."""
+format itself, because a conversion commits on workers that have neither TFDS nor TensorFlow."""
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.errors import ShardError, StorageError, printable
 from pipeline.shards.manifest import Manifest, SplitEntry
-from pipeline.shards.naming import rejects_file
 from pipeline.shards.schema import Feature, Labels, Schema
-from pipeline.shards.typed_json import Count, Json, JsonFile, once, read_sealed
+from pipeline.shards.typed_json import Json
 from pipeline.storage.storage import Storage, join, write_file
 
 INFO_FILE = "dataset_info.json"
@@ -40,7 +34,6 @@ _ORIGINS: Mapping[str, Mapping[str, Any]] = {
         "location": {"urls": ["https://image-net.org/"]},  # TFDS shows it as the homepage
     }
 }
-SHOWN = 80  # characters of a value
 
 
 def sidecar_texts(manifest: Manifest) -> dict[str, str]:
@@ -185,105 +178,3 @@ def _class_names(labels: Labels) -> list[str]:
 def has_sidecars(manifest: Manifest) -> bool:
     """Whether a conversion by infeed wrote the manifest, and so these files too."""
     return manifest.writer.startswith("infeed") and not manifest.is_index
-
-
-def sidecar_problems(storage: Storage, manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """(path, problem) of each file that is missing or would give TFDS other facts than the
-    manifest."""
-    for name, text in sorted(sidecar_texts(manifest).items()):
-        path = join(manifest.directory, name)
-        try:
-            content = storage.read(path).decode()
-            what = (_json_problem if name.endswith(".json") else _names_problem)(content, text)
-        except StorageError as e:
-            what = str(e).removeprefix(f"{path} ")
-        except UnicodeDecodeError as e:
-            what = f"is not UTF-8: {e}"
-        if what:
-            yield path, what
-
-
-def _json_problem(content: str, expected: str) -> str:
-    try:
-        # Depending on the file, TFDS rejects an object with a repeated key or takes the last value.
-        parsed = json.loads(content, object_pairs_hook=once)
-        return _summary(list(_differences(parsed, json.loads(expected), "")))
-    except (ValueError, RecursionError) as e:
-        return f"is not JSON as TFDS reads it: {printable(str(e))}"
-
-
-def _differences(actual: Any, ours: Any, path: str) -> Iterator[str]:
-    """The differences of two JSON values, including their types: True is not 1."""
-    if isinstance(actual, dict) and isinstance(ours, dict):
-        for key in sorted(actual.keys() | ours.keys()):
-            at = f"{path}.{printable(key)}".lstrip(".")
-            if key not in ours:
-                yield f"{at} is {_shown(actual[key])}, the manifest has no such field"
-            elif key not in actual:
-                yield f"{at} is missing, the manifest says {_shown(ours[key])}"
-            else:
-                yield from _differences(actual[key], ours[key], at)
-    elif isinstance(actual, list) and isinstance(ours, list) and len(actual) == len(ours):
-        for number, pair in enumerate(zip(actual, ours, strict=True)):
-            yield from _differences(*pair, f"{path}[{number}]")
-    elif json.dumps(actual, sort_keys=True) != json.dumps(ours, sort_keys=True):
-        yield f"{path or 'the file'} is {_shown(actual)}, the manifest says {_shown(ours)}"
-
-
-def _names_problem(content: str, expected: str) -> str:
-    """TFDS ignores blank lines, and white space around a name."""
-    actual = _names(content)
-    ours = _names(expected)
-    if len(actual) != len(ours):
-        return f"has {len(actual):,} names, the manifest has {len(ours):,}"
-    return _summary(
-        [
-            f"name {number} is {_shown(name)}, the manifest says {_shown(due)}"
-            for number, (name, due) in enumerate(zip(actual, ours, strict=True))
-            if name != due
-        ]
-    )
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split("\n") if name.strip()]
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
-
-
-def _summary(differences: Sequence[str]) -> str:
-    more = f" ({len(differences) - 1:,} more differences)" if len(differences) > 1 else ""
-    return differences[0] + more if differences else ""
-
-
-@dataclass(frozen=True)
-class LedgerLine:
-    """The entry of a rejected record."""
-
-    key: str
-    uri: str
-    offset: Count
-    stage: str  # scan | convert
-    error: str
-
-
-def ledger_problem(storage: Storage, directory: str, split: str, rejected: int) -> str:
-    """Why the ledger is not the one that the conversion wrote, with one line per rejected record;
-    "" if it is.
-
-    Indexed files have no ledger."""
-    path = join(directory, rejects_file(split))
-    if not storage.exists(path):
-        return f"is missing, with its {rejected:,} lines" if rejected else ""
-    lines = storage.read(path).splitlines()
-    try:
-        for number, line in enumerate(lines, start=1):
-            read_sealed(JsonFile(f"line {number}", ShardError, ""), line, LedgerLine)
-    except ShardError as e:
-        return str(e)
-    if len(lines) != rejected:
-        return f"has {len(lines):,} lines, the manifest says {rejected:,}"
-    return ""

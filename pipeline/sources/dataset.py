@@ -10,11 +10,12 @@ from typing import Any, SupportsIndex, overload
 
 import numpy as np
 
-from pipeline.errors import OptionError, RecordNumberError
+from pipeline.errors import OptionError, RecordNumberError, SchemaError
+from pipeline.parsing import RecordParser
 from pipeline.shards.schema import Labels
 from pipeline.sources.concatenated import Concatenated, Part
+from pipeline.sources.payload_reader import OpenFiles, payload_reader
 from pipeline.sources.records import Groups, Reading, Records, fetch_payloads, intact, weighed
-from pipeline.sources.single_records import ExampleParser, OpenFiles, payload_reader
 from pipeline.spec import Layout
 
 ITERATED_RECORDS = 64  # read together when iterating
@@ -168,7 +169,7 @@ class Examples:
 
     def __init__(self, dataset: Dataset, keys: Iterable[str] | None = None) -> None:
         self.dataset = dataset
-        self._parser = ExampleParser(dataset.layout, keys)
+        self._parser = RecordParser(dataset.layout, keys)
 
     @property
     def keys(self) -> Sequence[str]:
@@ -201,6 +202,8 @@ class Examples:
     __getitems__ = take
 
     def _parsed(self, number: SupportsIndex, payload: bytes) -> dict[str, Any]:
-        return self._parser.parse(
-            payload, lambda: self.dataset.where(operator.index(number) % len(self))
-        )
+        try:
+            return self._parser(payload)
+        except SchemaError as e:
+            where = self.dataset.where(operator.index(number) % len(self))
+            raise SchemaError(f"{where}: {e}") from e

@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from pipeline.errors import OptionError, SchemaError
-from pipeline.shards.example_decoding import FeatureLayout, example_layout
+from pipeline.shards.example_decoding import FeatureShape, example_shapes
 from pipeline.shards.schema import PASSED_ON, Content, Feature, Labels, Schema
 from pipeline.shards.typed_json import JsonFile
 from pipeline.storage.schemes import open_storage
 
 _IMAGES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")  # the formats that every reader decodes
 _MAX_TEXT_BYTES = 1024
-_MOST_SEEN = 1024  # layouts
+_MOST_SEEN = 1024  # sets of features
 
 
 class SchemaGuess:
@@ -26,33 +26,33 @@ class SchemaGuess:
         self._seen = set[tuple[object, ...]]()
 
     def add(self, payload: bytes) -> None:
-        """~3 us per feature: most records have a layout seen before. Raises SchemaError like
+        """~3 us per feature: most records have features seen before. Raises SchemaError like
         `merged_schema`."""
         try:
-            layouts = example_layout(payload).items()
-            features = {key: _feature(payload, layout) for key, layout in layouts}
+            shapes = example_shapes(payload).items()
+            features = {key: _feature(payload, found) for key, found in shapes}
         except SchemaError:  # not an Example
             features = {}
-        layout = tuple(sorted(features.items()))
-        if layout in self._seen:
+        seen = tuple(sorted(features.items()))
+        if seen in self._seen:
             return
         if len(self._seen) >= _MOST_SEEN:
             self._seen.clear()
-        self._seen.add(layout)
+        self._seen.add(seen)
         of_record = Schema(PASSED_ON, {key: Feature(*facts) for key, facts in features.items()})
         self.schema = merged_schema(filter(None, [self.schema, of_record]))
 
 
-def _feature(payload: bytes, layout: FeatureLayout) -> tuple:
+def _feature(payload: bytes, found: FeatureShape) -> tuple:
     """(dtype, shape, optional, content) of a feature in one record."""
-    shape = () if layout.num_values == 1 else (layout.num_values or None,)
-    return layout.dtype, shape, False, _content(payload, layout)
+    shape = () if found.num_values == 1 else (found.num_values or None,)
+    return found.dtype, shape, False, _content(payload, found)
 
 
-def _content(payload: bytes, layout: FeatureLayout) -> Content:
-    if layout.dtype != "bytes" or layout.num_values != 1:
+def _content(payload: bytes, found: FeatureShape) -> Content:
+    if found.dtype != "bytes" or found.num_values != 1:
         return "raw"
-    begin, end = layout.first
+    begin, end = found.first
     if payload.startswith(_IMAGES, begin, end):
         return "image"
     if end - begin <= _MAX_TEXT_BYTES:

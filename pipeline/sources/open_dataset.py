@@ -17,16 +17,12 @@ from pipeline.shards.manifest import find_manifest, read_manifest
 from pipeline.shards.naming import MANIFEST_FILE
 from pipeline.sources.concatenated import Part, concatenated
 from pipeline.sources.dataset import Dataset
+from pipeline.sources.fixed_length_records import FixedLengthRecords
 from pipeline.sources.in_memory import ArrayRecords
 from pipeline.sources.indexed_records import IndexedRecords
 from pipeline.sources.named_splits import is_pattern, matching_files
 from pipeline.sources.records import Records, as_records
-from pipeline.sources.sequential_records import (
-    SequentialRecords,
-    Splits,
-    foreign_splits,
-)
-from pipeline.sources.single_records import FixedLengthRecords
+from pipeline.sources.sequential_records import SequentialRecords, Splits, foreign_splits
 from pipeline.spec import Opaque
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, find_file

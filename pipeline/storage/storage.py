@@ -14,7 +14,7 @@ from multiprocessing.pool import Pool, ThreadPool
 from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 from pipeline.errors import RawDataError, StorageError
-from pipeline.sizes import num_cores
+from pipeline.machine import num_cores
 
 _FILES_AT_ONCE, _REMOTE_FILES_AT_ONCE = 8, 4  # from a bucket, each reads up to 64 MiB ahead
 T = TypeVar("T")

@@ -28,8 +28,14 @@ from rich.console import Console
 from beam_jobs.converter import Waiting
 from beam_jobs.launch import launch
 from beam_jobs.runners import dataflow_job
-from beam_jobs.runners.dataflow import DISK_GB, MACHINE_TYPE, MAX_WORKERS, set_defaults, threads_of
-from beam_jobs.runners.dataflow_job import advice, reason_of
+from beam_jobs.runners.dataflow_defaults import (
+    DISK_GB,
+    MACHINE_TYPE,
+    MAX_WORKERS,
+    set_defaults,
+    threads_of,
+)
+from beam_jobs.runners.dataflow_errors import advice, reason_of
 from converters import imagenet_to_gcs
 from converters.command_line import beam_options
 from pipeline.errors import ConversionError, InfeedError, OptionError, RawDataError

@@ -1,5 +1,6 @@
 """--runner: short names, Beam's names, and classes of somebody's own."""
 
+import io
 import sys
 from argparse import Namespace
 from dataclasses import replace
@@ -7,10 +8,12 @@ from dataclasses import replace
 import pytest
 from apache_beam.options.pipeline_options import DirectOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from rich.console import Console
 
 from beam_jobs.converter import ConversionJob, Source
-from beam_jobs.runners import presets
-from beam_jobs.runners.presets import RUNNERS, auto_processes
+from beam_jobs.runners import processes as on_this_machine
+from beam_jobs.runners.by_name import RUNNERS
+from beam_jobs.runners.processes import auto_processes, with_processes
 from converters import idx_to_gcs
 from converters.command_line import beam_options
 from converters.image_folder.converter import ImageFolderConverter
@@ -68,7 +71,7 @@ def runner_of(runner):
     ],
 )
 def test_every_name_of_the_local_runner_selects_the_runner_that_downloads_nothing(name):
-    assert runner_of(name) == RUNNERS["local"].runner
+    assert runner_of(name) == RUNNERS["local"].beam_class
     assert options_of(name, processes=3).view_as(DirectOptions).direct_num_workers == 3
 
 
@@ -132,8 +135,8 @@ def test_auto_takes_the_cores_if_there_is_work_and_memory_for_them(
 
 
 def test_auto_asks_the_converter_and_the_sizes_of_its_sources(tmp_path, monkeypatch):
-    monkeypatch.setattr(presets, "num_cores", lambda: 4)
-    monkeypatch.setattr(presets, "free_memory_bytes", lambda: 2**34)
+    monkeypatch.setattr(on_this_machine, "num_cores", lambda: 4)
+    monkeypatch.setattr(on_this_machine, "free_memory_bytes", lambda: 2**34)
     for name in ("ant", "bee"):
         (tmp_path / name / "more").mkdir(parents=True)
         (tmp_path / name / "1.jpg").write_bytes(bytes(1000))
@@ -154,18 +157,20 @@ def test_auto_asks_the_converter_and_the_sizes_of_its_sources(tmp_path, monkeypa
         (scales, folders, 60e-6, 4),  # 4 KB take 240 us
         (copies, folders, 13e-6, 2),  # 2 KB of PNGs take 26 us
     ]:
-        monkeypatch.setattr(presets, "_SECONDS_PER_PROCESS", seconds_per_process)
+        monkeypatch.setattr(on_this_machine, "_SECONDS_PER_PROCESS", seconds_per_process)
         options = options_of("local", processes=0)
         job = ConversionJob(converter, tuple(sources), "nowhere")
-        with RUNNERS["local"].around(job, options):
-            assert presets.num_processes(options) == number
+        console = Console(file=io.StringIO())
+        assert with_processes(job, options, console).local_processes == number
+        assert (f"note: {number} processes" in console.file.getvalue()) == (number > 1)
+        assert options.view_as(DirectOptions).direct_num_workers == number
         mode = options.view_as(DirectOptions).direct_running_mode
         assert mode == ("multi_processing" if number > 1 else "in_memory")
 
 
 def test_auto_is_nothing_to_a_runner_that_starts_no_processes():
-    options = options_of(f"{__name__}.OwnRunner", processes=0)
-    assert presets.num_processes(options) == 1
+    options = options_of(f"{__name__}.OwnRunner", processes=0).view_as(DirectOptions)
+    assert (options.direct_running_mode, options.direct_num_workers) == ("in_memory", 1)
 
 
 def test_a_flag_of_beam_wins_over_what_a_preset_adds():

@@ -16,7 +16,7 @@ from beam_jobs.references import concat
 from converters.command_line import beam_options
 from converters.image_folder.converter import ImageFolderConverter
 from converters.image_folder.layouts import find_folders
-from converters.raw.files import HeldOut
+from converters.raw.splits import HeldOut
 from pipeline.shards.manifest import read_manifest
 from pipeline.storage.local import LocalStorage
 

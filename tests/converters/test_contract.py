@@ -68,10 +68,10 @@ def convert(shards, converter, sources, out, processes=1, **fields):
 
 
 @pytest.fixture(scope="module", params=CONVERTERS)
-def converted(request, tmp_path_factory, write_raw_data):
+def converted(request, tmp_path_factory):
     """(row, raw directory, its shards): converted once, by Beam, in one process."""
     row, directory = CONVERTERS[request.param], tmp_path_factory.mktemp("contract")
-    write_raw_data(request.param, directory / "raw")
+    row.write(directory / "raw")
     convert(row.shards, *row.find(str(directory / "raw")), directory / "out")
     return row, directory / "raw", directory / "out"
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import hostile_tars
 import numpy as np
 import pytest
+from converter_rows import CONVERTERS
 from fuzz_sources import SOURCES, TRAIN_TAR, VALIDATION_TAR, Files, Source, with_a_table
 from rich.console import Console
 from stages import without_beam
@@ -85,7 +86,7 @@ def _without_fsync(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def whole(write_raw_data, tmp_path_factory):
+def whole(tmp_path_factory):
     """whole(kind): its files, undamaged."""
     made: dict[str, Files] = {}
 
@@ -94,7 +95,7 @@ def whole(write_raw_data, tmp_path_factory):
             made[kind] = with_a_table(files("imagenet folders"))
         elif kind not in made:
             directory = tmp_path_factory.mktemp("whole")
-            write_raw_data(kind, directory / "raw")
+            CONVERTERS[kind].write(directory / "raw")
             paths = (path for path in (directory / "raw").rglob("*") if path.is_file())
             made[kind] = {
                 str(path.relative_to(directory / "raw")): path.read_bytes()

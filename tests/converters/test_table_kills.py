@@ -18,8 +18,8 @@ from sweep import SWEEP
 CONVERT = FAULTS + "from converters.table_to_gcs import main; "
 CONVERT += "from beam_jobs.launch import exit_with; exit_with(main)"
 # so that --local-processes=auto is 2 for a table of some bytes
-LARGE = "from beam_jobs.runners import presets; presets._SECONDS_PER_PROCESS = 1e-9; "
-LARGE += "presets.num_cores = lambda: 2; presets.free_memory_bytes = lambda: 2**32; "
+LARGE = "from beam_jobs.runners import processes; processes._SECONDS_PER_PROCESS = 1e-9; "
+LARGE += "processes.num_cores = lambda: 2; processes.free_memory_bytes = lambda: 2**32; "
 ENDS = [("group", signal.SIGINT, "auto"), ("launcher", signal.SIGKILL, "auto")]
 if SWEEP:
     ENDS += [("launcher", signal.SIGINT, "auto")]

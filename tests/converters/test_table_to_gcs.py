@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from converters.raw.files import HeldOut
+from converters.raw.splits import HeldOut
 from converters.table.columns import CLASS_NAME, Column
 from converters.table.converter import ImageTableConverter
 from converters.table.layouts import find_tables

@@ -13,7 +13,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from converters import table_to_gcs
-from converters.raw.files import HeldOut
+from converters.raw.splits import HeldOut
 from converters.table.converter import ImageTableConverter
 from converters.table.layouts import find_tables
 from pipeline.errors import ConversionError, RawDataError

@@ -263,7 +263,7 @@ def test_dask_started_by_the_command_outlives_a_worker_and_ends_with_it(
 
 
 def test_a_dask_cluster_without_our_packages_is_named(converted, dask_workers, monkeypatch):
-    monkeypatch.setattr("beam_jobs.runners.presets._PACKAGE", "not_there")
+    monkeypatch.setattr("beam_jobs.runners.dask_cluster._PACKAGE", "not_there")
     with pytest.raises(
         ConversionError, match=r"workers at tcp:.*, tcp:.*, tcp:.* cannot import infeed. Install"
     ):

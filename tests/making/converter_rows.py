@@ -1,12 +1,19 @@
-"""One row per layout of raw data that converters read; tests/converters/test_contract.py holds each to one contract.
-
-A new converter is a new row here, with its raw data under the same name in RAW_DATA of tests/conftest.py."""
+"""One row per layout of raw data that converters read; tests/converters/test_contract.py holds each to one contract,
+and tests/test_help.py runs the examples of each command. A new converter is a new row here."""
 
 import gzip
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from raw_data import examples
+from raw_data.folders import RawImageFolder
+from raw_data.imagenet import imagenet_with_a_bad_image
+from raw_data.pixels import RawCifar, RawMnist
+from raw_data.records import write_damaged_tfds, write_tfrecords
+from raw_data.tables import RawTables
+from raw_data.texts import RawTexts
 
 from beam_jobs.converter import Converter, Source
 from beam_jobs.scratch import Scratch
@@ -17,7 +24,8 @@ from converters.imagenet.converter import ImagenetConverter
 from converters.imagenet.layouts import find_raw, read_synsets
 from converters.pixels.cifar import find_cifar
 from converters.pixels.idx import IdxConverter, find_idx
-from converters.raw.files import HeldOut, read_class_names
+from converters.raw.class_names import read_class_names
+from converters.raw.splits import HeldOut
 from converters.table.columns import CLASS_NAME, Column
 from converters.table.converter import ImageTableConverter
 from converters.table.finding import find_columns
@@ -38,16 +46,23 @@ SHARDS = {"train": 3, "validation": 2}
 
 @dataclass(frozen=True)
 class Row:
-    """find: what a directory of raw data becomes. changes: fields of the converter that change bytes.
-
+    """write: makes a directory of raw data with more than 20 records; at least one is rejected.
+    find: what a directory of raw data becomes.
+    changes: fields of the converter that change bytes.
     passed_on: of raw data that are records already, those that are intact; None where records are encoded here.
-    beside: files that a layout allows beside its own; hidden ones are allowed by all."""
+    beside: files that a layout allows beside its own; hidden ones are allowed by all.
+    command: `infeed convert` has it for this layout, in one row per command.
+    example: writes the raw data that the two EXAMPLES of the command name, into a directory that exists. None is
+    rejected. None: tests/test_help.py has shards for it."""
 
+    write: Callable[[Path], Any]
     find: Callable[[str], tuple[Converter, tuple[Source, ...]]]
     changes: tuple[dict[str, Any], ...]
     shards: Mapping[str, int] = field(default_factory=lambda: SHARDS)
     passed_on: Callable[[Path], list[bytes]] | None = None
     beside: tuple[str, ...] = ("readme.html",)
+    command: str = ""
+    example: Callable[[Path], Any] | None = None
 
 
 def find_imagenet(directory):
@@ -165,20 +180,77 @@ ROWS = (
 )  # fmt: skip
 CIFAR = ({"names": ("cat",)}, {"coarse_names": ("animal",)})
 CONVERTERS = {
-    "imagenet tars": Row(find_imagenet, IMAGENET),
-    "imagenet folders": Row(find_imagenet, IMAGENET),
-    "image folder by split": Row(find_image_folder(None), IMAGE_FOLDER),
-    "image folder archives": Row(find_image_folder(None), IMAGE_FOLDER),
-    "image folder": Row(find_image_folder(HeldOut(0.3)), IMAGE_FOLDER, beside=()),
-    "csv of images": Row(find_image_tables, (*IMAGE_TABLES, *IMAGE_FOLDER[1:])),
-    "jsonl of texts": Row(find_text_tables, TEXT_TABLES),
-    "rows of csv and jsonl": Row(find_rows, ROWS),
-    "rows of parquet": Row(find_rows, ROWS),
-    "packed texts": Row(find_texts_to_pack, PACKED_TEXTS),
-    "idx": Row(find_mnist, IDX, {"train": 3, "test": 2}),
-    "cifar-10 archive": Row(find_either_cifar, CIFAR, {"train": 3, "test": 2}),
-    "cifar-100 folder": Row(find_either_cifar, CIFAR, {"train": 3, "test": 2}),
-    "tfds": Row(find_tiny, ({"check": "none"},), passed_on=intact_payloads),
-    "tfrecord": Row(find_tfrecords, ({"check": "none"},), passed_on=intact_payloads),
-    "tfrecord compressed": Row(find_tfrecords, ({"check": "none"},), passed_on=intact_payloads),
-}
+    "imagenet tars": Row(
+        lambda directory: imagenet_with_a_bad_image(directory).write(),
+        find_imagenet,
+        IMAGENET,
+        command="imagenet",
+        example=examples.imagenet,
+    ),
+    "imagenet folders": Row(lambda directory: imagenet_with_a_bad_image(directory).write_folders(), find_imagenet, IMAGENET),
+    "image folder by split": Row(
+        lambda directory: RawImageFolder(directory).write("train").write("val"),
+        find_image_folder(None),
+        IMAGE_FOLDER,
+    ),
+    "image folder archives": Row(
+        lambda directory: RawImageFolder(directory).write_archives(),
+        find_image_folder(None),
+        IMAGE_FOLDER,
+    ),
+    "image folder": Row(
+        lambda directory: RawImageFolder(directory).write(),
+        find_image_folder(HeldOut(0.3)),
+        IMAGE_FOLDER,
+        beside=(),
+        command="images",
+        example=examples.images,
+    ),
+    "csv of images": Row(
+        lambda directory: RawTables(directory).write(),
+        find_image_tables,
+        (*IMAGE_TABLES, *IMAGE_FOLDER[1:]),
+        command="table",
+        example=examples.tables,
+    ),
+    "jsonl of texts": Row(lambda directory: RawTables(directory).write_texts(), find_text_tables, TEXT_TABLES),
+    "rows of csv and jsonl": Row(lambda directory: RawTables(directory).write_columns(), find_rows, ROWS),
+    "rows of parquet": Row(lambda directory: RawTables(directory).write_parquet(), find_rows, ROWS),
+    "packed texts": Row(
+        lambda directory: RawTexts(directory, 90).write(),
+        find_texts_to_pack,
+        PACKED_TEXTS,
+        command="text",
+        example=examples.text,
+    ),
+    "idx": Row(
+        lambda directory: RawMnist(directory).write(),
+        find_mnist,
+        IDX,
+        {"train": 3, "test": 2},
+        command="idx",
+        example=examples.idx,
+    ),
+    "cifar-10 archive": Row(
+        lambda directory: RawCifar(directory).write_archive(),
+        find_either_cifar,
+        CIFAR,
+        {"train": 3, "test": 2},
+        command="cifar",
+        example=examples.cifar,
+    ),
+    "cifar-100 folder": Row(
+        lambda directory: RawCifar(directory, coarse=True, images=12).write(),
+        find_either_cifar,
+        CIFAR,
+        {"train": 3, "test": 2},
+    ),
+    "tfds": Row(write_damaged_tfds, find_tiny, ({"check": "none"},), passed_on=intact_payloads),
+    "tfrecord": Row(write_tfrecords, find_tfrecords, ({"check": "none"},), passed_on=intact_payloads),
+    "tfrecord compressed": Row(
+        lambda directory: write_tfrecords(directory, gzip.compress),
+        find_tfrecords,
+        ({"check": "none"},),
+        passed_on=intact_payloads,
+    ),
+}  # fmt: skip

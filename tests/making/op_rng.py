@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pipeline.decoding.op import Rng, rngs_of
+from pipeline.decoding.rng import Rng, rngs_of
 
 __all__ = ["rng_of"]
 

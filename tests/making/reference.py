@@ -46,7 +46,7 @@ MODULES = (
     "trainer.metrics.tokens",
     "trainer.checkpoints",
     "trainer.recipe",
-    "trainer.recipes.image_data",  # for --tiny of one's own recipe
+    "trainer.recipes.tiny",  # for --tiny of one's own recipe
     "beam_jobs.converter",  # the protocol of one's own converter, and what it returns
     "pipeline.shards.schema",  # what a converter declares
 )
@@ -59,7 +59,10 @@ def main(directory: str) -> None:
     warnings.simplefilter("error")
     to_html = pdoc.render.env.filters["to_html"]
     # Markdown takes the <workdir> of <workdir>/metrics.jsonl for HTML, and a browser shows nothing of it.
-    pdoc.render.env.filters["to_html"] = lambda text: to_html(re.sub(r"<(\w+)>", r"&lt;\1>", text))
+    # It has the fields of a class with their own docstrings.
+    pdoc.render.env.filters["to_html"] = lambda text: to_html(
+        re.sub(r"<(\w+)>", r"&lt;\1>", text.partition("\n\nAttributes:\n")[0])
+    )
     pdoc.pdoc(*MODULES, output_directory=Path(directory))
 
 

@@ -12,7 +12,7 @@ import pytest
 from pipeline import logs
 from pipeline.console.console import Console, say
 from pipeline.console.parser import Parser
-from pipeline.logs import quiet_libraries
+from pipeline.quiet import quiet_libraries
 
 
 @pytest.fixture

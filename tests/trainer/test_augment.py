@@ -87,16 +87,10 @@ def test_augment_cannot_change_reserved_keys_but_may_add_others(dense_task):
     ("augment", "text"),
     [
         (lambda batch: batch["x"], r"augment returned an array\. It must return a dict"),
-        (
-            lambda batch: {"x": batch["x"][:4]},
-            r"augment's x has the shape \[4, 8\]; expected \[16, ...\]",
-        ),
-        (
-            lambda batch: noisy({k: v for k, v in batch.items() if k != "_seed"}),
-            "noise draws from _seed, which the ba",
-        ),
+        (lambda batch: {"x": batch["x"][:4]}, r"augment's x has the shape \[4, 8\]; expected \[16, ...\]"),
+        (lambda batch: noisy({k: v for k, v in batch.items() if k != "_seed"}), "noise draws from _seed, which the ba"),
     ],
-)
+)  # fmt: skip
 def test_an_augment_function_that_returns_no_batch_is_refused_before_any_step(
     dense_task, vector_input, config, augment, text
 ):

@@ -1,26 +1,24 @@
 """Settings are checked where they are made."""
 
+import inspect
 import json
-from dataclasses import replace
+import re
+from dataclasses import fields, replace
 
 import pytest
 
 from pipeline.errors import OptionError
-from trainer.config import TrainerConfig
+from trainer.checkpointing.warm_start import WarmStart
+from trainer.config import Export, TrainerConfig
+from trainer.optimizers.config import OptimizerConfig
 
 
 @pytest.mark.parametrize(
     ("setting", "values"),
     [
         ("workdir", ["", "s3://bucket/run", "gs:/bucket/run", "gs:///run"]),
-        *(
-            (name, [0])
-            for name in ("global_batch_size", "keep_max", "log_every", "superbatch_bytes")
-        ),
-        *(
-            (name, [0])
-            for name in ("overfit_batches", "fast_dev_run", "iterations_per_loop", "peak_tflops")
-        ),
+        *((name, [0]) for name in ("global_batch_size", "keep_max", "log_every", "superbatch_bytes")),
+        *((name, [0]) for name in ("overfit_batches", "fast_dev_run", "iterations_per_loop", "peak_tflops")),
         ("eval_batch_size", [1.5]),
         ("max_steps", [True]),
         ("checkpoint_every_steps", [-1]),
@@ -34,7 +32,7 @@ from trainer.config import TrainerConfig
         ("batch_axis", [[3, 0], {"image": -1}, {"image": True}, {"image": "3"}, {"_mask": 1}]),
         ("seed", [-1]),
     ],
-)
+)  # fmt: skip
 def test_a_bad_setting_is_named_with_what_is_allowed(setting, values):
     for value in values:
         with pytest.raises(OptionError, match=setting):
@@ -65,3 +63,9 @@ def test_settings_with_a_batch_axis_are_hashed_compared_and_saved():
     assert hash(one) == hash(replace(one))
     assert one != other
     assert json.loads(json.dumps(one.to_json()))["batch_axis"] == {"image": 3}
+
+
+@pytest.mark.parametrize("kind", [TrainerConfig, Export, OptimizerConfig, WarmStart])
+def test_help_shows_every_field_once(kind):
+    shown = re.findall(r"^    (\w+): ", inspect.getdoc(kind) or "", re.MULTILINE)
+    assert shown == [field.name for field in fields(kind)]

@@ -17,7 +17,7 @@ from host_batches import assert_same
 from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.errors import FingerprintError, InputError, OptionError
 from pipeline.hosts import Hosts
-from pipeline.sizes import num_cores
+from pipeline.machine import num_cores
 from trainer.callbacks import Callback
 from trainer.config import TrainerConfig
 from trainer.inputs import InputContext, IterableInput, as_function, as_input, first_batches

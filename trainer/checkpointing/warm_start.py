@@ -7,11 +7,13 @@ from typing import Literal, get_args
 from tyro.conf import Fixed
 
 from pipeline.checks import check_choice
+from pipeline.console.fields import shows_fields
 from pipeline.errors import OptionError
 
 Mismatch = Literal["error", "skip"]
 
 
+@shows_fields
 @dataclass(frozen=True, kw_only=True)
 class WarmStart:
     """Where the model's first values come from: a field of a recipe, whose fields become flags.

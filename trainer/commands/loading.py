@@ -24,6 +24,7 @@ import tyro
 
 from pipeline.checks import did_you_mean, nearest
 from pipeline.console.commands import help_end, program
+from pipeline.console.fields import field_texts
 from pipeline.errors import InfeedError, OptionError, keeps_all_frames
 from pipeline.user_code import described, source_lines
 from trainer.commands import RECIPES
@@ -335,17 +336,10 @@ def _join_lines(flags: type) -> None:
 
     tyro keeps line breaks of indented docstrings, so sentences would end in the middle of a line. A
     field's own metadata["help"] stays."""
-    from docstring_parser import parse_from_object  # as tyro does
-
     for kind in _dataclasses(flags):
-        texts: dict[str, str] = {}
-        for owner in reversed(kind.__mro__[:-1]):
-            texts |= {
-                parameter.arg_name: parameter.description or ""
-                for parameter in parse_from_object(owner).params
-            }
+        texts = field_texts(kind)
         for each in fields(kind):
-            if text := " ".join(texts.get(each.name, "").split()):
+            if text := texts.get(each.name):
                 each.metadata = MappingProxyType({"help": text, **each.metadata})
 
 

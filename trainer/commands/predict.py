@@ -49,7 +49,7 @@ from trainer.recipe import DataRecipe
 from trainer.reports.progress import RecordsLine
 
 if TYPE_CHECKING:
-    from pipeline.inputs.input_info import BadRecord
+    from pipeline.inputs.quarantine import BadRecord
     from trainer.inputs import InputContext
     from trainer.trainer import Trainer
 

@@ -19,7 +19,6 @@ from trainer.callbacks import EvaluationEnd
 from trainer.inputs import InputFn, IterableInput
 from trainer.loop.dispatching import Steps
 from trainer.loop.exact_epoch import EpochTotals, OnCounted, OnRecords
-from trainer.loop.export import export
 from trainer.loop.job import Job, OpenedInput
 from trainer.loop.predict import check_export
 from trainer.loop.session import Session
@@ -27,7 +26,7 @@ from trainer.metrics.tally import Tally, computed, mergeable, totals_counted
 from trainer.reports.workdir import eval_directory
 from trainer.reports.writer import Reports
 from trainer.results import EvalResult, ExportResult
-from trainer.serving.publishing import DESCRIPTION, EXTRA, ExportOptions, ExportOrigin, Exports
+from trainer.serving.publishing import DESCRIPTION, EXTRA, ExportOptions, Exports
 from trainer.step.state import model_of, with_model
 from trainer.step.steps import NOT_FINITE, EvalState, eval_step, no_tallies
 from trainer.task import Better, TrainState, Variables, better_of
@@ -188,6 +187,8 @@ class Evaluation:
         **options: Any,
     ) -> ExportResult | None:
         """See Export."""
+        from trainer.loop.export import export  # loads TensorFlow
+
         session = self.session
         job = self._job
         check_export(job, options.get("keys"))
@@ -198,7 +199,11 @@ class Evaluation:
         if compares and not self._is_better(result.metrics, path, metric or "loss", better):
             return None
         opened = session.open("predict", input_fn)
-        origin = ExportOrigin(result.step, job.config.workdir, result.metrics)
+        origin = {
+            "step": result.step,
+            "workdir": job.config.workdir,
+            "metrics": result.metrics,
+        }
         session.checkpoints.settle(wait=True)
         settings = ExportOptions(path, **options)
         with session.activity.doing("exporting"):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 from pipeline.description import Describe
 from pipeline.errors import CheckpointError, FingerprintError
 from pipeline.logs import logger
-from pipeline.sizes import share_cores
+from pipeline.machine import share_cores
 from trainer.checkpointing.kept_data import as_in_run, has_new_head
 from trainer.checkpointing.listing import find_elsewhere
 from trainer.checkpointing.manager import CheckpointManager, Saved, WhichStep

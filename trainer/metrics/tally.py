@@ -155,7 +155,7 @@ def empty_tallies(
     return tallies, neutral
 
 
-def counted(
+def with_batch(
     tallies: Mapping[str, Tally], losses: Array, outputs: Any, batch: Batch, metrics: Metrics
 ) -> dict[str, Tally]:
     """The tallies after adding this batch's rows that count and have their label."""

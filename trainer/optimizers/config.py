@@ -8,6 +8,7 @@ from typing import Literal, get_args, get_origin, get_type_hints
 from tyro.conf import Fixed
 
 from pipeline.checks import check_choice, check_number
+from pipeline.console.fields import shows_fields
 from pipeline.errors import OptionError
 
 __all__ = ["OptimizerConfig", "OptimizerName", "Run", "steps_of"]
@@ -29,6 +30,7 @@ class Run:
     global_batch_size: int
 
 
+@shows_fields
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
     """Which optimizer, with which learning rate: a field of a recipe, whose fields become flags.

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from tyro.conf import Fixed
-
 from pipeline.checks import check_number
 from pipeline.errors import OptionError
 from pipeline.shards.schema import Labels, Schema
@@ -26,9 +24,9 @@ from trainer.recipes.image_data import (
     ImageData,
     file_name_key,
     image_data,
-    tiny_images,
 )
 from trainer.recipes.labelled_images import fitting_span, raw_image
+from trainer.recipes.tiny import tiny_images
 
 MIXING = (
     "--mixup and --cutmix mix the labels of two records, so each must have one. Leave both out, or "
@@ -68,12 +66,12 @@ class Config(DataRecipe):
     """Rows over which batch norms take their statistics in training; 32 to 256 are usual. It has to
     divide the batch, or the microbatch with --accumulate. Default: all of them, over all
     devices."""
-    resizing: Fixed[Literal["bilinear", "bicubic"]] = "bilinear"
+    resizing: Literal["bilinear", "bicubic"] = "bilinear"
     """How images are resized."""
     augmentation: Literal["none", "crop", "trivial"] = "crop"
     """On the host, in training only. none: the central crop, as in evaluation. crop: a random
     resized crop, mirrored half of the time. trivial: the same, then TrivialAugmentWide."""
-    min_area: Fixed[float] = 0.25
+    min_area: float = 0.25
     """Minimum share of the image's area in a random crop; 0.08 is usual for long training runs on
     ImageNet."""
     mirror: bool = True
@@ -82,7 +80,7 @@ class Config(DataRecipe):
     color_jitter: float = 0.0
     """Change brightness, contrast and saturation by factors in 1 - x..1 + x. This and the following
     augmentations run on the device, in training only."""
-    random_erasing: Fixed[float] = 0.0
+    random_erasing: float = 0.0
     """Share of images in which a rectangle is blackened."""
     mixup: float = 0.0
     """Mix images and labels with weights from Beta(x, x); 0.2 is usual."""

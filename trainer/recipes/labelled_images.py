@@ -13,7 +13,8 @@ from pipeline.checks import check_positive_int
 from pipeline.errors import OptionError
 from trainer.config import TrainerConfig
 from trainer.recipe import DataRecipe, OptimizerConfig
-from trainer.recipes.image_data import IMAGE, Encoding, tiny_images
+from trainer.recipes.image_data import IMAGE
+from trainer.recipes.tiny import ENCODED, LABEL, Encoding, tiny_images
 
 if TYPE_CHECKING:
     from pipeline.decoding.op import Op
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from pipeline.sources.records import Records
     from trainer.task import Task
 
-ENCODED, LABEL = "image/encoded", "image/class/label"  # in the shards of infeed's converters
 # names of schemas
 OF_IMAGENET = ("tpu", "tpu+boxes", "tfds")
 OF_PHOTOGRAPHS = ("image_folder", "image_table")

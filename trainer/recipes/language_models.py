@@ -170,7 +170,7 @@ class PackedText(DataRecipe):
     def tiny_records(self, split: str) -> "Records":
         """See tiny_text."""
         from pipeline.tokenizers import TextInfo
-        from trainer.recipes.tasks import tiny_text
+        from trainer.recipes.tiny import tiny_text
 
         return tiny_text(split, TextInfo(self.tiny_tokenizer(), TINY_LENGTH, "documents"))
 

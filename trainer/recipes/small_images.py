@@ -55,8 +55,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline.errors import OptionError
 from trainer.recipe import OptimizerConfig, TrainerConfig, settings
-from trainer.recipes.image_data import IMAGE, Encoding
+from trainer.recipes.image_data import IMAGE
 from trainer.recipes.labelled_images import LabelledImages, fitting_span
+from trainer.recipes.tiny import Encoding
 
 if TYPE_CHECKING:
     from pipeline.decoding.op import Op

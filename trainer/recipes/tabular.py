@@ -218,52 +218,44 @@ class Config(DataRecipe):
 
         Predicts the class and its probability, or the number, as "prediction"; also the label, if
         the batch has it."""
-        import jax
         import jax.numpy as jnp
-        import optax
 
-        from trainer.metrics.classes import Accuracy
         from trainer.metrics.means import Regression
         from trainer.nnx_task import nnx_task
         from trainer.optimizers.build import make_optimizer
+        from trainer.recipes.tasks import classifier_task
         from trainer.task import Target
 
-        target = self.predicted
-        own = self._centered(target)
+        key = self.predicted
+        target = Target(key, len(self._classes) or None)
+        if self._classes:
+            task = classifier_task(
+                self, self.model, target, logits_of=lambda model, batch: model(batch)
+            )
+            return replace(task, offsets=self.offsets)
+        own = self._centered(key)
         mean = own.mean or 0.0
         deviation = own.deviation or 1.0
 
         def loss(model: Any, batch: "Batch") -> tuple["jax.Array", "jax.Array"]:
-            outputs = model(batch)
-            targets = batch[target]
-            if self._classes:
-                return optax.softmax_cross_entropy_with_integer_labels(outputs, targets), outputs
-            errors = outputs[:, 0] - (targets.astype(jnp.float32) - mean) / deviation
-            return errors**2 / 2, outputs[:, 0] * deviation + mean
+            outputs = model(batch)[:, 0]
+            errors = outputs - (batch[key].astype(jnp.float32) - mean) / deviation
+            return errors**2 / 2, outputs * deviation + mean
 
         def predict(model: Any, batch: "Batch") -> dict[str, "jax.Array"]:
-            outputs = model(batch)
-            label = {"label": batch[target]} if target in batch else {}
-            if not self._classes:
-                return {"prediction": outputs[:, 0] * deviation + mean, **label}
-            probability = jax.nn.softmax(outputs).max(axis=-1)
-            return {"class": jnp.argmax(outputs, axis=-1), "probability": probability, **label}
+            label = {"label": batch[key]} if key in batch else {}
+            return {"prediction": model(batch)[:, 0] * deviation + mean, **label}
 
-        unit = 2.0**20 if target in self.offsets else 1.0  # squares of nanoseconds are large
-        metrics = (
-            {"accuracy": Accuracy(target)}
-            if self._classes
-            else {"regression": Regression(target, unit=unit)}
-        )
+        unit = 2.0**20 if key in self.offsets else 1.0  # squares of nanoseconds are large
         task = nnx_task(
             self.model,
             loss,
             make_optimizer(self.optimizer, self.run),
-            metrics,
+            {"regression": Regression(key, unit=unit)},
             predict,
             precision=self.trainer.precision,
-            target=Target(target, len(self._classes) or None),
+            target=target,
         )
-        offset = self.offsets.get(target)
+        offset = self.offsets.get(key)
         added = {} if offset is None else {"prediction": float(offset), "label": offset}
         return replace(task, offsets=self.offsets, added=added)

@@ -1,23 +1,15 @@
 """The tasks of recipes: of a classifier of images, and of a language model, which predicts the next
-token of packed text, or draws samples token by token inside one compiled loop.
+token of packed text, or draws samples token by token inside one compiled loop."""
 
-And packed text generated in memory, for --tiny."""
-
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from functools import partial
-from hashlib import blake2b
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax import Array
 
-from pipeline.description import Description
-from pipeline.shards.schema import Feature, Schema
-from pipeline.sources.in_memory import ExampleRecords
-from pipeline.tokenizers import TextInfo
 from trainer.inputs import MASK
 from trainer.metrics.classes import Accuracy, TopK
 from trainer.metrics.means import Perplexity
@@ -27,9 +19,6 @@ from trainer.optimizers.build import make_optimizer
 from trainer.recipes.image_data import IMAGE
 from trainer.task import Augment, Batch, Target, Task
 
-RECORDS = 130  # as tiny_images
-SUBJECTS = ("the shard", "a record", "the host", "one device", "the batch", "an epoch")
-VERBS = ("reads", "holds", "counts", "follows", "splits", "proves")
 SOFT_LABELS = "labels"
 
 
@@ -38,28 +27,31 @@ def classifier_task(
     make_model: Callable[[Any], Any],
     target: Target,
     *,
+    logits_of: Callable[[Any, Batch], Array] = lambda model, batch: model(
+        batch[IMAGE], batch[MASK]
+    ),
     top5: bool = False,
     augment: Augment | None = None,
 ) -> Task:
-    """Cross entropy and accuracy of a model that is called with (images, mask), on the feature
-    "image" and the target.
+    """Cross entropy and accuracy of a model, on the target.
 
-    config: a recipe of images; its optimizer and precision count. In training, SOFT_LABELS, shares
-    of the classes, take the label's place if `augment` makes them. Predicts the class and its
-    probability; also the label, where the batch has one."""
+    config: a recipe; its optimizer and precision count. logits_of: calls the model; by default with
+    the feature "image" and the mask. In training, SOFT_LABELS, shares of the classes, take the
+    label's place if `augment` makes them. Predicts the class and its probability; also the label,
+    where the batch has one."""
 
     def labels(_: Any, batch: Batch) -> Array:
         return batch[target.key] - target.base
 
     def loss(model: Any, batch: Batch) -> tuple[Array, Array]:
-        logits = model(batch[IMAGE], batch[MASK])
+        logits = logits_of(model, batch)
         if SOFT_LABELS in batch:
             return optax.softmax_cross_entropy(logits, batch[SOFT_LABELS]), logits
         own = labels(logits, batch)
         return optax.softmax_cross_entropy_with_integer_labels(logits, own), logits
 
     def predict(model: Any, batch: Batch) -> dict[str, Array]:
-        probabilities = jax.nn.softmax(model(batch[IMAGE], batch[MASK]))
+        probabilities = jax.nn.softmax(logits_of(model, batch))
         best = jnp.argmax(probabilities, axis=-1) + target.base
         label = {"label": batch[target.key]} if target.key in batch else {}
         return {"class": best, **label, "probability": probabilities.max(axis=-1)}
@@ -208,58 +200,3 @@ def _chosen(logits: Array, keys: Array, position: Array, temperature: float) -> 
         )
 
     return jax.vmap(choose)(keys, logits).astype(jnp.int32)
-
-
-def tiny_text(split: str, info: TextInfo) -> ExampleRecords:
-    """130 rows of short English sentences: documents of one to three, in rows as long as `info` has
-    them.
-
-    The features and totals are those of converters.text_to_gcs, and depend only on the
-    arguments."""
-    row = (info.sequence_length,)
-    features = {name: Feature("int64", row) for name in ("tokens", "segment_ids", "positions")}
-    schema = Schema("packed_text", {**features, "num_bytes": Feature("int64")})
-    examples, counts = zip(*_rows(split, info), strict=True)
-    totals = {
-        "num_bytes": sum(example["num_bytes"] for example in examples),
-        "num_tokens": sum(counts),
-    }
-    description = Description(schema, text=info)
-    return ExampleRecords(
-        f"{split} (--tiny)", schema, examples, totals=totals, description=description
-    )
-
-
-def _rows(split: str, info: TextInfo) -> Iterator[tuple[Mapping[str, Any], int]]:
-    """The features of every row, and how many of its tokens count."""
-    rng = np.random.default_rng(int.from_bytes(blake2b(split.encode(), digest_size=8).digest()))
-    text = _document(rng)
-    for _ in range(RECORDS):
-        tokens, segments, positions = np.zeros((3, info.sequence_length), np.int64)
-        at = number = size = 0
-        while True:
-            (encoded,) = info.tokenizer.encode_batch([text])
-            after = at + len(encoded) + 2
-            if after > info.sequence_length:
-                break
-            number += 1
-            tokens[at:after] = [info.tokenizer.start, *encoded, info.tokenizer.end]
-            segments[at:after] = number
-            positions[at:after] = range(after - at)
-            at = after
-            size += len(text.encode())
-            text = _document(rng)
-        example = {
-            "tokens": tokens,
-            "segment_ids": segments,
-            "positions": positions,
-            "num_bytes": size,
-        }
-        yield example, at - number
-
-
-def _document(rng: np.random.Generator) -> str:
-    def sentence() -> str:
-        return f"{rng.choice(SUBJECTS)} {rng.choice(VERBS)} {rng.choice(SUBJECTS)}."
-
-    return " ".join(sentence() for _ in range(rng.integers(1, 3)))

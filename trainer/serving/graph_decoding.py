@@ -7,21 +7,21 @@ follows from both.
 Pixels may differ from those of the ops by rounding: TensorFlow has its own decoders and resizes in
 float32. For images that cannot be decoded the graph raises InvalidArgumentError."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
 import numpy as np
 
 from pipeline.decoding.op import Features, Op
-from pipeline.decoding.planning import PadTo, Step
+from pipeline.decoding.padding import PadTo
+from pipeline.decoding.planning import Step
 from pipeline.decoding.rows import RowDecoder
 from pipeline.errors import ExportError, InfeedError
-from pipeline.inputs.batch_decoder import Serving
 from pipeline.inputs.tf_examples import parsing_of
 from pipeline.ops import DecodeCentralCrop, DecodeJpeg, DecodePng, DecodeResize, Drop, Keep, Rename
 from pipeline.shards.schema import Schema
-from pipeline.spec import Layout, centered, delivered
+from pipeline.spec import centered, delivered
 from pipeline.tf_cpu import tf
 
 # they never look at a value, so they take tensors as well as arrays
@@ -29,8 +29,9 @@ MOVING_OPS = (Keep, Drop, Rename)
 # of a request, in tf.map_fn, whose default of 10 is less than the cores of a server
 PARALLEL_RECORDS = 32
 ITS_SIZE = "Its height and width are"
-_HEAD_BYTES = 24  # of a PNG, up to its size
-_PNG = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR"  # its first 16 bytes: https://www.w3.org/TR/png-3/
+_PAYLOAD = ""  # no feature has this key
+# the first four words: https://www.w3.org/TR/png-3/
+_PNG = np.frombuffer(b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR", ">i4").astype(np.int32)
 
 
 def decode_payloads(rows: RowDecoder, payloads: Any) -> Features:
@@ -38,31 +39,24 @@ def decode_payloads(rows: RowDecoder, payloads: Any) -> Features:
 
     The graph raises InvalidArgumentError for a record that does not match the layout, such as an
     Example without a required feature, and for numbers out of the range of 32 bits."""
-    return _decoded(rows, _parsed(rows.layout, rows.stored, payloads), tf.size(payloads))
+    layout = rows.layout
+    stored = dict.fromkeys(rows.stored, payloads)
+    if rows.stored and isinstance(layout, Schema) and not layout.opaque:
+        parsing = {key: parsing_of(layout.features[key]) for key in rows.stored}
+        stored = tf.io.parse_example(payloads, parsing)
+    # Ops may need no feature of a record; then the payloads state how many there are.
+    return decode_stored(rows, {_PAYLOAD: payloads, **stored})
 
 
 def decode_stored(rows: RowDecoder, stored: Features) -> Features:
-    """The same, from the features `stored` of n records, each [n, *shape]."""
-    return _decoded(rows, stored, tf.shape(next(iter(stored.values())))[0])
+    """The same, from the features `stored` of n records, each [n, *shape].
 
-
-def _decoded(rows: RowDecoder, parsed: Features, count: Any) -> Features:
-    features = _padded(parsed, rows.pad_to)
+    A (None,) feature is a RaggedTensor. An optional feature that is absent is 0 or b"", or an empty
+    row."""
+    features = _padded(stored, rows.pad_to)
     if rows.steps:
-        features |= _outputs_of_ops(rows, features, count)
+        features |= _outputs_of_ops(rows, features)
     return {key: narrowed(key, features[key], rows.offsets.get(key)) for key in rows.keys}
-
-
-def _parsed(layout: Layout, keys: Collection[str], payloads: Any) -> Features:
-    """A (None,) feature is a RaggedTensor. An optional feature that is absent is 0 or b"", or an
-    empty row."""
-    if not keys:
-        return {}
-    if isinstance(layout, Schema) and not layout.opaque:
-        return tf.io.parse_example(
-            payloads, {key: parsing_of(layout.features[key]) for key in keys}
-        )
-    return dict.fromkeys(keys, payloads)
 
 
 def _padded(features: Features, pad_to: Mapping[str, PadTo]) -> Features:
@@ -83,23 +77,19 @@ def _padded(features: Features, pad_to: Mapping[str, PadTo]) -> Features:
     return result
 
 
-def _outputs_of_ops(rows: RowDecoder, features: Features, count: Any) -> Features:
+def _outputs_of_ops(rows: RowDecoder, features: Features) -> Features:
     """The features among `keys` that ops set."""
-    sets = {key: spec for step in rows.steps.values() for key, spec in step.sets.items()}
     signature = {
-        key: tf.TensorSpec(sets[key].shape, sets[key].dtype) for key in rows.keys if key in sets
+        key: tf.TensorSpec(spec.shape, spec.dtype) for key, spec in rows.set_by_ops.items()
     }
 
-    def one(record: tuple[Features, Any]) -> Features:
-        features = record[0]
+    def one(features: Features) -> Features:
         for step in rows.steps.values():
             features = features | _outputs(step, features)
         return {key: features[key] for key in signature}
 
-    # Ops may need no feature of a record; then the range states how many there are.
-    elements = (features, tf.range(count))
     return tf.map_fn(
-        one, elements, fn_output_signature=signature, parallel_iterations=PARALLEL_RECORDS
+        one, features, fn_output_signature=signature, parallel_iterations=PARALLEL_RECORDS
     )
 
 
@@ -107,7 +97,7 @@ def _outputs(step: Step, features: Features) -> Features:
     """What an op sets. Raises ExportError if its method fails, or returns anything but what the op
     promises."""
     try:
-        outputs = graph_of(step.op)(features)
+        outputs = cast(Any, graph_of(step.op))(features)
         outputs = {key: tf.convert_to_tensor(outputs[key]) for key in step.sets}
     except InfeedError:
         raise
@@ -123,17 +113,44 @@ def _outputs(step: Step, features: Features) -> Features:
                 f"{step.op!r}: its method tensorflow returned {key!r} as {tensor.dtype.name} "
                 f"{tensor.shape}; its output_spec promises {dtype.name} {shape}."
             )
+        outputs[key] = tf.ensure_shape(tensor, shape)
     return outputs
 
 
-def graph_of(op: Op) -> Callable[[Features], Features]:
-    """What computes with tensors what the op computes with arrays. The op is none of
-    ops_without_graph."""
-    if has_method(op):
-        return cast(Any, op).tensorflow
+def graph_of(op: Op) -> Callable[[Features], Features] | None:
+    """What computes with tensors what the op computes with arrays: its own method, from features of
+    one record to those that it sets, or ours. None if there is neither.
+
+    A subclass may compute anything, so only the very types of our ops count; with `scaled`, pixels
+    would differ by more than rounding."""
+    if callable(method := getattr(op, "tensorflow", None)):
+        return cast(Any, method)
     if type(op) in MOVING_OPS:
         return partial(op, rng=cast(Any, None))
-    return partial(_image, op)
+    if type(op) in TWINS and not getattr(op, "scaled", False):
+        return partial(_image, op)
+    return None
+
+
+def arrays_only(rows: RowDecoder) -> str | None:
+    """What the log says of ops that an export cannot contain; None if it can contain all."""
+    ops = [step.op for step in rows.steps.values() if graph_of(step.op) is None]
+    if not ops:
+        return None
+    lacks = "have no method" if len(ops) > 1 else "has no method"
+    return (
+        f"export: {', '.join(map(repr, ops))} {lacks} tensorflow(features), so an export has only "
+        "the signature arrays, and clients have to decode records themselves. For the other "
+        "signatures, let the method compute the same from the tensors of one record, or use ops of "
+        "infeed that have a form in TensorFlow: "
+        f"{', '.join(each.__name__ for each in (*TWINS, *MOVING_OPS))}"
+    )
+
+
+def decodes_images(rows: RowDecoder) -> bool:
+    """Whether its pixels may differ by rounding: TensorFlow decodes and resizes images in an
+    export."""
+    return any(type(step.op) in TWINS for step in rows.steps.values())
 
 
 def narrowed(key: str, value: Any, offset: int | None) -> Any:
@@ -157,19 +174,19 @@ def narrowed(key: str, value: Any, offset: int | None) -> Any:
 
 
 def _image(op: Any, features: Features) -> Features:
-    image = TWINS[type(op)](op, features[op.key])
-    fixed = isinstance(op, DecodeJpeg | DecodePng)
-    return {op.into: tf.ensure_shape(image, op.shape if fixed else (*op.size, op.channels))}
+    return {op.into: TWINS[type(op)](op, features[op.key])}
 
 
-def _fixed_jpeg(op: DecodeJpeg, encoded: Any) -> Any:
-    encoded = _of_size(op, encoded, tf.io.extract_jpeg_shape(encoded)[:2], "a JPEG")
-    return _jpeg_pixels(encoded, op.shape[2])
-
-
-def _fixed_png(op: DecodePng, encoded: Any) -> Any:
-    encoded = _of_size(op, encoded, _png_size(encoded), "not a PNG, or a PNG")
-    return _png_pixels(encoded, op.shape[2])
+def _fixed(op: DecodeJpeg | DecodePng, encoded: Any) -> Any:
+    if isinstance(op, DecodeJpeg):
+        what, size, pixels = "a JPEG", _jpeg_size(encoded), _jpeg_pixels
+    else:
+        what, size, pixels = "not a PNG, or a PNG", _png_size(encoded), _png_pixels
+    height, width, channels = op.shape
+    message = f"{op.key!r} is {what} of a size other than {height} x {width}. {ITS_SIZE}"
+    return pixels(
+        checked(encoded, tf.reduce_all(size == (height, width)), [message, size]), channels
+    )
 
 
 def _central_crop(op: DecodeCentralCrop, encoded: Any) -> Any:
@@ -201,65 +218,18 @@ def _resize(op: DecodeResize, encoded: Any) -> Any:
 
 
 TWINS: Mapping[type, Callable[[Any, Any], Any]] = {
-    DecodeJpeg: _fixed_jpeg,
-    DecodePng: _fixed_png,
+    DecodeJpeg: _fixed,
+    DecodePng: _fixed,
     DecodeCentralCrop: _central_crop,
     DecodeResize: _resize,
 }
 """Op on images -> what computes the same pixels from the op and one encoded image."""
-KNOWN_OPS = (*TWINS, *MOVING_OPS)
-
-
-def has_method(op: Op) -> bool:
-    """Whether the op itself computes with tensors: features of one record -> the features that it
-    sets."""
-    return callable(getattr(op, "tensorflow", None))
-
-
-def ops_without_graph(serving: Serving) -> list[Op]:
-    """The ops that an export cannot contain. A subclass may compute anything, so only the very
-    types count; with `scaled`, pixels differ by more than rounding."""
-    return [
-        op
-        for op in _ops(serving)
-        if not has_method(op) and (type(op) not in KNOWN_OPS or getattr(op, "scaled", False))
-    ]
-
-
-def decodes_images(serving: Serving) -> bool:
-    """Whether its pixels may differ by rounding: TensorFlow decodes and resizes images in an
-    export."""
-    return any(type(op) in TWINS and not has_method(op) for op in _ops(serving))
-
-
-def arrays_only(ops: Sequence[Op]) -> str:
-    """What the log says of ops that an export cannot contain."""
-    lacks = "have no method" if len(ops) > 1 else "has no method"
-    return (
-        f"export: {', '.join(map(repr, ops))} {lacks} tensorflow(features), so an export has only "
-        "the signature arrays, and clients have to decode records themselves. For the other "
-        "signatures, let the method compute the same from the tensors of one record, or use ops of "
-        "infeed that have a form in TensorFlow: "
-        f"{', '.join(each.__name__ for each in KNOWN_OPS)}"
-    )
-
-
-def _ops(serving: Serving) -> Iterable[Op]:
-    return (step.op for step in serving.rows.steps.values())
-
-
-def _of_size(op: DecodeJpeg | DecodePng, encoded: Any, size: Any, what: str) -> Any:
-    height, width, _ = op.shape
-    message = f"{op.key!r} is {what} of a size other than {height} x {width}."
-    return checked(encoded, tf.reduce_all(size == op.shape[:2]), [f"{message} {ITS_SIZE}", size])
 
 
 def _photo(op: DecodeCentralCrop | DecodeResize, encoded: Any) -> Any:
     """uint8 [h, w, channels] of a JPEG or a PNG of up to max_pixels pixels."""
     is_jpeg = tf.strings.substr(encoded, 0, 3) == b"\xff\xd8\xff"
-    size = tf.cond(
-        is_jpeg, lambda: tf.io.extract_jpeg_shape(encoded)[:2], lambda: _png_size(encoded)
-    )
+    size = tf.cond(is_jpeg, lambda: _jpeg_size(encoded), lambda: _png_size(encoded))
     size = checked(size, tf.reduce_min(size) > 0, [f"{op.key!r} is neither a JPEG nor a PNG"])
     message = f"{op.key!r} has more pixels than max_pixels={op.max_pixels}. {ITS_SIZE}"
     # What is decoded follows from the check: branches do not preserve an order.
@@ -296,11 +266,14 @@ def _in_channels(colours: Any, channels: int) -> Any:
     return tf.cast(tf.round(tf.reduce_sum(weighted, -1, keepdims=True)), tf.uint8)
 
 
+def _jpeg_size(encoded: Any) -> Any:
+    return tf.io.extract_jpeg_shape(encoded)[:2]
+
+
 def _png_size(encoded: Any) -> Any:
     """int32 [2], height and width; zeros for other data."""
-    head = tf.cast(tf.io.decode_raw(encoded, tf.uint8, fixed_length=_HEAD_BYTES), tf.int32)
-    sides = tf.reduce_sum(tf.reshape(head[16:24], [2, 4]) * [1 << 24, 1 << 16, 1 << 8, 1], 1)
-    return tf.where(tf.reduce_all(head[:16] == [*_PNG]), sides[::-1], 0)
+    words = tf.io.decode_raw(encoded, tf.int32, little_endian=False, fixed_length=24)
+    return tf.where(tf.reduce_all(words[:4] == _PNG), words[:3:-1], 0)
 
 
 def _window(pixels: Any, corner: Any, side: Any) -> Any:

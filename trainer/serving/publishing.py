@@ -35,13 +35,14 @@ from trainer.reports.workdir import CHECKPOINTS, OWNERS
 log = logger("trainer")
 
 GRAPH, EXTRA, DESCRIPTION = "saved_model.pb", "assets.extra", "infeed.json"
+_ABOUT = f"{EXTRA}/{DESCRIPTION}"
 _LOCK, _UNPUBLISHED = "lock", ".unpublished-"
 _DESCRIBED = {"origin", "signatures", "verified", "export"}
 _MARK = b"an export that infeed is making\n"  # the content of a lock
 # What an export consists of. The graph goes first, and the description last: until then it is known
 # as an export.
 _VARIABLES = ("variables/variables.index", "variables/variables.data-00000-of-00001")
-_FILES = (GRAPH, "fingerprint.pb", *_VARIABLES, f"{EXTRA}/{DESCRIPTION}")
+_FILES = (GRAPH, "fingerprint.pb", *_VARIABLES, _ABOUT)
 _CHUNK = 8 * 1024**2
 UNFINISHED_SECONDS = 24 * 3600.0  # no upload takes longer
 
@@ -67,25 +68,24 @@ class Exports:
         _, names = self._storage.entries(self.path)
         return sorted(int(name) for name in names if re.fullmatch(r"0|[1-9][0-9]{0,18}", name))
 
+    def _place(self, number: int) -> str:
+        return join(self.path, str(number))
+
     def origin(self, number: int) -> dict[str, Any]:
-        """What an export says of the model in it, see ExportOrigin; {} if it says nothing."""
-        return (
-            self._about(number)["origin"] if self._storage.exists(self._description(number)) else {}
-        )
+        """What an export says of the model in it; {} if it says nothing."""
+        place = self._place(number)
+        return self._about(place)["origin"] if self._storage.exists(join(place, _ABOUT)) else {}
 
-    def _about(self, number: int) -> Any:
-        return json.loads(self._storage.read(self._description(number)))
-
-    def _description(self, number: int) -> str:
-        return join(self._place(number), f"{EXTRA}/{DESCRIPTION}")
+    def _about(self, place: str) -> Any:
+        return json.loads(self._storage.read(join(place, _ABOUT)))
 
     def _is_ours(self, number: int) -> bool:
         """Whether an export made this very directory."""
-        place = Path(self._place(number))
-        if place.is_symlink() or (place / EXTRA).is_symlink():
+        place = self._place(number)
+        if Path(place).is_symlink() or Path(place, EXTRA).is_symlink():
             return False
         try:
-            about = self._about(number)
+            about = self._about(place)
         except (StorageError, ValueError, RecursionError):  # missing or damaged
             return False
         # not of a copy
@@ -119,43 +119,47 @@ class Exports:
             finally:
                 shutil.rmtree(directory, ignore_errors=True)
 
-    def publish(self, directory: Path) -> str:
-        """Publishes a directory with a SavedModel, made below one of unpublished(). Returns where
-        it is."""
+    def publish(self, directory: Path, description: Mapping[str, Any]) -> str:
+        """Publishes a directory with a SavedModel, made below one of unpublished(), and its
+        description. Returns where it is."""
+        publish = self._upload if self._storage.remote else self._move
         number = max(int(time.time()), *(known + 1 for known in self.numbers()), 0)
-        if self._storage.remote:
-            return self._upload(directory, number)
         while True:
-            place = Path(self._place(number))
-            _number(directory, number)
-            for path in (*directory.rglob("*"), directory):
-                sync(path)  # else a crash of the machine could leave an export with empty files
-            try:
-                directory.rename(place)
-            except OSError as e:
-                if not place.exists():
-                    raise StorageError(f"cannot publish {place}: {explained(e)}") from e
-                number += 1  # of an export in the same second
-            else:
-                sync(place.parent)
-                return str(place)
-
-    def _upload(self, directory: Path, number: int) -> str:
-        apart = (directory / GRAPH, directory / EXTRA / DESCRIPTION)
-        files = sorted(
-            path for path in directory.rglob("*") if path.is_file() and path not in apart
-        )
-        while not self._storage.create(self._description(number), _number(directory, number)):
+            page = json.dumps({**description, "export": number}, indent=1) + "\n"
+            place = self._place(number)
+            if publish(directory, place, page.encode()):
+                return place
             number += 1  # of an export in the same second
-        place = self._place(number)
+
+    def _move(self, directory: Path, place: str, page: bytes) -> bool:
+        """False if the place is taken."""
+        (directory / EXTRA).mkdir(exist_ok=True)
+        (directory / _ABOUT).write_bytes(page)
+        for path in (*directory.rglob("*"), directory):
+            sync(path)  # else a crash of the machine could leave an export with empty files
         try:
-            for file in [*files, apart[0]]:
+            directory.rename(place)
+        except OSError as e:
+            if Path(place).exists():
+                return False
+            raise StorageError(f"cannot publish {place}: {explained(e)}") from e
+        sync(Path(place).parent)
+        return True
+
+    def _upload(self, directory: Path, place: str, page: bytes) -> bool:
+        """False if the place is taken."""
+        files = [path for path in directory.rglob("*") if path.is_file()]
+        files.sort(key=lambda path: (path == directory / GRAPH, path))
+        if not self._storage.create(join(place, _ABOUT), page):
+            return False
+        try:
+            for file in files:
                 copy_file(str(file), join(place, file.relative_to(directory).as_posix()))
         except BaseException:
             with contextlib.suppress(StorageError):  # that of the upload is the one to tell
-                self._remove(number)
+                self._remove(place)
             raise
-        return place
+        return True
 
     def keep(self, count: int) -> None:
         """Removes all exports that were made here but the `count` with the largest numbers; and,
@@ -164,14 +168,13 @@ class Exports:
         complete = [number for number in self.numbers() if number in ours]
         before = time.time() - UNFINISHED_SECONDS
         left = [number for number in ours if number not in complete and number < before]
-        for number in [*left, *complete[:-count]]:
-            log.info("export: removing %s", self._place(number))
-            self._remove(number)
+        for place in map(self._place, [*left, *complete[:-count]]):
+            log.info("export: removing %s", place)
+            self._remove(place)
 
-    def _remove(self, number: int) -> None:
+    def _remove(self, place: str) -> None:
         """Removes what an export consists of. Other files stay."""
-        place = self._place(number)
-        extra = self._about(number).get("assets_extra")
+        extra = self._about(place).get("assets_extra")
         extra = filter(_can_be_asset, extra if isinstance(extra, list) else ())
         for name in (*(f"{EXTRA}/{name}" for name in extra), *_FILES):
             if not Path(place, name).parent.is_symlink():
@@ -181,9 +184,6 @@ class Exports:
                 Path(place, name).rmdir()
         if self._storage.exists(place):
             log.warning("export: %s has files that no export wrote; they stay there", place)
-
-    def _place(self, number: int) -> str:
-        return join(self.path, str(number))
 
 
 def check_place(path: str, workdir: str | None = None) -> None:
@@ -215,15 +215,6 @@ def check_place(path: str, workdir: str | None = None) -> None:
             f"{path} belongs to the checkpoints of a run, whose names are numbers, too. Give "
             "another directory."
         )
-
-
-def _number(directory: Path, number: int) -> bytes:
-    """Writes the number into the description of a SavedModel, and returns that."""
-    path = directory / EXTRA / DESCRIPTION
-    page = json.loads(path.read_bytes()) | {"export": number}
-    content = json.dumps(page, indent=1).encode() + b"\n"
-    path.write_bytes(content)
-    return content
 
 
 def _remove_left(exports: Path) -> None:
@@ -290,16 +281,3 @@ class ExportOptions:
             )
         for name, path in (self.assets_extra or {}).items():
             check_asset(name, path)
-
-
-@dataclass(frozen=True)
-class ExportOrigin:
-    """The model that is exported. step, workdir: of its checkpoint. metrics: of its evaluation, if
-    they are known. model: which of its parameters. fingerprint: of the data that it was verified
-    on."""
-
-    step: int
-    workdir: str
-    metrics: Mapping[str, float]
-    model: Model = "params"
-    fingerprint: str = ""

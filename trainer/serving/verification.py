@@ -1,10 +1,17 @@
 """Proves an export before it is published: a new process without JAX has to answer what predict
-does."""
+does.
+
+    python -m trainer.serving.verification SAVED_MODEL REQUESTS RESPONSES PARENT
+
+is this process: it loads the SavedModel, calls its signatures, and writes what they return. Both
+files are pickles in a directory of the process PARENT, which starts it: Requests and Answers. It
+ends when PARENT does, even if that is killed."""
 
 import os
 import pickle
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,8 +21,6 @@ import numpy as np
 
 from pipeline.errors import ExportError
 from pipeline.spec import with_offsets
-from trainer.serving import serving_process
-from trainer.serving.serving_process import Requests
 
 BATCH_SIZES = (1, 3, 7)
 IMAGE_TOLERANCE = 0.02
@@ -23,14 +28,19 @@ IMAGE_TOLERANCE = 0.02
 of ResNets and of a small dense network by up to 0.0016, with antialiasing by up to 0.0075;
 TensorFlow's fast DCT moves them by 0.067."""
 POLL_SECONDS = 0.1
+WITHOUT = ("jax", "jaxlib", "flax", "orbax")
 
+Requests = Mapping[str, Mapping[str, Any]]
+"""signature -> argument -> a NumPy array, or a list of bytes, with a row per record."""
 Predictions = Mapping[str, np.ndarray]
+Answers = dict[tuple[str, int], dict[str, np.ndarray]]
+"""Predictions of all records by signature and batch size."""
 
 
 def verify(
     saved_model: str,
     scratch: str,
-    inputs: Mapping[str, Mapping[str, Any]],
+    requests: Requests,
     predicted: Predictions,
     added: Mapping[str, float],
     tolerances: Mapping[str, float],
@@ -39,7 +49,6 @@ def verify(
     """The largest difference between what the SavedModel answers and `predicted`: of each
     signature, over all batch sizes.
 
-    inputs: see Requests.
     scratch: a directory for its files.
     added: see Task; what predictions have in common hides no difference.
     tolerances: of each signature.
@@ -47,11 +56,12 @@ def verify(
 
     Raises ExportError if a difference is above its tolerance, and if the SavedModel cannot be
     loaded or called."""
-    answers = served(saved_model, scratch, Requests(inputs, BATCH_SIZES), check)
-    largest = dict[str, float]()
+    largest = dict.fromkeys(requests, 0.0)
     offsets = {name: -number for name, number in added.items()}
     predicted = with_offsets(predicted, offsets)
-    for (signature, rows), with_added in answers.items():
+    # A class that differs says less than the probabilities that it follows from.
+    names = sorted(predicted, key=lambda name: (not _is_float(predicted[name]), name))
+    for (signature, rows), with_added in served(saved_model, scratch, requests, check).items():
         answer = with_offsets(with_added, offsets)
         for name in sorted(answer.keys() ^ predicted.keys()):
             places = ["predict", "the export"]
@@ -60,27 +70,25 @@ def verify(
             raise ExportError(
                 f"export: {places[0]} has the prediction {name!r}, {places[1]} does not."
             )
-        tolerance = tolerances[signature]
-        # A class that differs says less than the probabilities that it follows from.
-        for name in sorted(predicted, key=lambda name: (not _is_float(predicted[name]), name)):
+        for name in names:
             apart = difference(answer[name], predicted[name])
-            if not apart <= tolerance:
-                raise _differs(signature, rows, name, answer[name], predicted[name], tolerance)
-            largest[signature] = max(largest.get(signature, 0.0), apart)
+            if not apart <= (tolerance := tolerances[signature]):
+                where = f"the signature {signature!r} in batches of {rows}"
+                raise _differs(where, name, answer[name], predicted[name], tolerance)
+            largest[signature] = max(largest[signature], apart)
     return largest
 
 
 def served(
     saved_model: str, scratch: str, requests: Requests, check: Callable[[], None] = lambda: None
-) -> dict[tuple[str, int], dict[str, np.ndarray]]:
-    """What a SavedModel answers, by signature and batch size, in a new process in which importing
-    jax fails."""
+) -> Answers:
+    """What a SavedModel answers in a new process in which importing jax fails."""
     request, response, log = (Path(scratch, name) for name in ("requests", "responses", "log"))
     request.write_bytes(pickle.dumps(requests))
     # -P: a trainer.py in the current directory is not ours.
-    command = [sys.executable, "-P", "-m", serving_process.__name__]
+    command = [sys.executable, "-P", "-m", "trainer.serving.verification"]
     command += [saved_model, str(request), str(response), str(os.getpid())]
-    paths = [str(Path(serving_process.__file__).parents[2])]
+    paths = [str(Path(__file__).parents[2])]
     if path := os.environ.get("PYTHONPATH"):
         paths.append(path)
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": os.pathsep.join(paths)}
@@ -113,18 +121,16 @@ def difference(answer: np.ndarray, expected: np.ndarray) -> float:
     in the same places; else the largest difference as a share of the largest expected magnitude."""
     if answer.shape != expected.shape:
         return np.inf
+    unequal = (answer != expected) & ((answer == answer) | (expected == expected))  # NaN is not NaN
+    if not unequal.any():
+        return 0.0
     if not _is_float(expected):
-        return 0.0 if np.array_equal(answer, expected) else np.inf
+        return np.inf
     answer = answer.astype(np.float64)
     expected = expected.astype(np.float64)
-    finite = np.isfinite(expected)
-    if not np.array_equal(answer[~finite], expected[~finite], equal_nan=True):
-        return np.inf
-    apart = np.abs(answer[finite] - expected[finite]).max(initial=0.0)
-    largest = np.abs(expected[finite]).max(initial=0.0)
-    if not np.isfinite(apart):
-        return np.inf
-    return float(apart / largest) if largest else (np.inf if apart else 0.0)
+    apart = np.abs(answer[unequal] - expected[unequal]).max()
+    largest = np.abs(expected[np.isfinite(expected)]).max(initial=0.0)
+    return float(apart / largest) if np.isfinite(apart) and largest else np.inf
 
 
 def _is_float(values: np.ndarray) -> bool:
@@ -132,7 +138,7 @@ def _is_float(values: np.ndarray) -> bool:
 
 
 def _differs(
-    signature: str, rows: int, name: str, answer: np.ndarray, expected: np.ndarray, tolerance: float
+    where: str, name: str, answer: np.ndarray, expected: np.ndarray, tolerance: float
 ) -> ExportError:
     by_row = [
         difference(answer[row : row + 1], expected[row : row + 1]) for row in range(len(expected))
@@ -146,14 +152,55 @@ def _differs(
     )
     return ExportError(
         f"the export does not predict what the trainer predicts: {name!r} of record {row}, through "
-        f"the signature {signature!r} in batches of {rows}, is {_short(answer, row)}, and "
-        f"{_short(expected, row)} in predict: they differ {much} (tolerance {tolerance:g}). "
-        "Nothing was published. Ops that draw random numbers in evaluation, or depend on anything "
-        "but the record, cannot be exported, and a method tensorflow has to compute what its op "
-        "computes. On an accelerator, or in bfloat16, give a larger tolerance."
+        f"{where}, is {_short(answer, row)}, and {_short(expected, row)} in predict: they differ "
+        f"{much} (tolerance {tolerance:g}). Nothing was published. Ops that draw random numbers in "
+        "evaluation, or depend on anything but the record, cannot be exported, and a method "
+        "tensorflow has to compute what its op computes. On an accelerator, or in bfloat16, give a "
+        "larger tolerance."
     )
 
 
 def _short(values: np.ndarray, row: int) -> str:
     text = repr(values[row : row + 1].tolist()[0]) if row < len(values) else "missing"
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def answer(
+    saved_model: str, requests: Requests, batch_sizes: tuple[int, ...] = BATCH_SIZES
+) -> Answers:
+    """What the SavedModel answers in this process: all records, in batches of each of the sizes."""
+    from pipeline.tf_cpu import tf
+
+    loaded = tf.saved_model.load(saved_model)
+    answers = Answers()
+    for name, inputs in requests.items():
+        signature = loaded.signatures[name]
+        count = len(next(iter(inputs.values())))
+        for rows in batch_sizes:
+            batches = []
+            for start in range(0, count, rows):
+                arguments = {key: value[start : start + rows] for key, value in inputs.items()}
+                batches.append(signature(**tf.nest.map_structure(tf.constant, arguments)))
+            answers[name, rows] = {
+                key: np.concatenate([batch[key] for batch in batches]) for key in batches[0]
+            }
+    return answers
+
+
+def main(saved_model: str, requests: str, responses: str, parent: str) -> None:
+    """Answers the requests in one file in the other one."""
+    threading.Thread(target=_end_with, args=(int(parent),), daemon=True).start()
+    for name in WITHOUT:
+        sys.modules[name] = None  # pyright: ignore[reportArgumentType] (importing it fails)
+    answers = answer(saved_model, pickle.loads(Path(requests).read_bytes()))
+    Path(responses).write_bytes(pickle.dumps(answers))
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.2)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

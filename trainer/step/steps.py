@@ -117,7 +117,7 @@ def eval_step(task: Task, *, with_rows: bool = False, axes: BatchAxes = ROWS_FIR
         batch = labels.labelled(tally.blank_padding(batch, state.padding, axes), task.target)
         losses, outputs = _evaluated(task, state.variables, batch)
         values = tally.per_record(losses, outputs, batch, task.metrics)
-        tallies = tally.counted(state.tallies, losses, outputs, batch, task.metrics)
+        tallies = tally.with_batch(state.tallies, losses, outputs, batch, task.metrics)
         values |= {f"{NOT_FINITE}{name}": ~jnp.isfinite(value) for name, value in values.items()}
         counts = labels.counting(batch)
         sums = {name: tally.masked_sum(value, counts) for name, value in values.items()}

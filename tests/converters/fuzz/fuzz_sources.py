@@ -19,7 +19,8 @@ from converters.imagenet.converter import ImagenetConverter
 from converters.imagenet.layouts import TRAIN_TAR, VALIDATION_TAR, find_raw, read_synsets
 from converters.pixels.cifar import find_cifar
 from converters.pixels.idx import IdxConverter, find_idx
-from converters.raw.files import HeldOut, read_class_names
+from converters.raw.class_names import read_class_names
+from converters.raw.splits import HeldOut
 from converters.table.converter import ImageTableConverter
 from converters.table.finding import find_columns
 from converters.table.layouts import find_tables
@@ -122,7 +123,7 @@ def in_folders(files: Files) -> int:
 
 @dataclass(frozen=True)
 class Source:
-    """kind: of write_raw_data. damaged: which file is damaged, as a pattern. records: how many there are at least.
+    """kind: of CONVERTERS. damaged: which file is damaged, as a pattern. records: how many there are at least.
 
     loses: how many records one input may cost at most; None if it may stop the conversion, with an error of ours."""
 

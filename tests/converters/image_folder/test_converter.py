@@ -13,7 +13,7 @@ from raw_data.images import make_image
 
 from converters.image_folder.converter import ImageFolderConverter
 from converters.image_folder.layouts import find_folders
-from converters.raw.files import HeldOut
+from converters.raw.splits import HeldOut
 from pipeline.errors import ConversionError, OptionError, RawDataError
 from pipeline.shards.example import encode_example
 from pipeline.shards.manifest import read_manifest

@@ -5,9 +5,9 @@ import csv
 import pytest
 
 from beam_jobs.references import concat
+from converters.imagenet.boxes import box_features, read_boxes
 from converters.imagenet.converter import ImagenetConverter
 from converters.imagenet.layouts import find_raw
-from converters.imagenet.records import box_features, read_boxes
 from pipeline.errors import OptionError, RawDataError
 from pipeline.shards.example import encode_example
 from pipeline.shards.example_decoding import decode_example

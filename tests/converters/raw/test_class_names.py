@@ -2,7 +2,7 @@
 
 import pytest
 
-from converters.raw.files import names_digest, read_class_names
+from converters.raw.class_names import names_digest, read_class_names
 from pipeline.errors import LabelError
 
 

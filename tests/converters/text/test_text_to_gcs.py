@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from beam_jobs.converter import files_of
 from converters import text_to_gcs
-from converters.raw.files import HeldOut
+from converters.raw.splits import HeldOut
 from converters.text import documents as layouts
 from converters.text.documents import DocumentFormat, find_texts
 from pipeline.commands import describe, verify

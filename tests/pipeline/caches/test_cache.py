@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from host_batches import assert_same, taken
 
-from pipeline import sizes
+from pipeline import machine
 from pipeline.datasets import cached, eval_dataset, mixture, open_dataset, train_dataset
 from pipeline.errors import CorruptRecordError, OptionError
 from pipeline.hosts import Hosts
@@ -154,7 +154,7 @@ def test_a_cache_logs_its_maximum_size_before_reading(images, cache, caplog, sou
 def test_what_does_not_fit_into_memory_is_refused_before_anything_is_read(
     images, monkeypatch, source_reads
 ):
-    monkeypatch.setattr(sizes, "free_memory_bytes", lambda: 10_000)
+    monkeypatch.setattr(machine, "free_memory_bytes", lambda: 10_000)
     with pytest.raises(
         OptionError,
         match=r"cache='ram' needs \S+ KB for .*'train'; 9 KB of memory are available\. C",
@@ -170,7 +170,7 @@ def test_records_larger_than_announced_fill_only_the_free_memory(
     records = open_dataset(images, "train")
     # as of a compressed file
     monkeypatch.setattr(records, "info", replace(records.info, num_bytes=2_000))
-    monkeypatch.setattr(sizes, "free_memory_bytes", lambda: 8_000)
+    monkeypatch.setattr(machine, "free_memory_bytes", lambda: 8_000)
     source = cached(records, "ram")
     ids = np.arange(40)
     plain = fetch(records, ids)

@@ -1,6 +1,6 @@
 import pytest
 
-from pipeline.sizes import free_memory_bytes
+from pipeline.machine import free_memory_bytes
 
 MEMINFO = "MemTotal:       24684096 kB\nMemFree:         8010304 kB\nMemAvailable:   1000000 kB\nHugePages_Total:       0\n"
 

@@ -15,11 +15,12 @@ from PIL import Image
 
 from converters import image_folder_to_gcs, imagenet_to_gcs
 from pipeline.datasets import open_dataset, train_dataset
-from pipeline.decoding import image_ops
+from pipeline.decoding import encoded_images
 from pipeline.errors import OptionError, SchemaError
 from pipeline.ops import DecodeRandomResizedCrop
 from pipeline.raw.image_files import ORIENTATION, ToJpeg, orientation
-from pipeline.raw.jpeg import NOT_RESTARTED, Jpeg, decode_jpeg, part_of
+from pipeline.raw.jpeg import NOT_RESTARTED, Jpeg, decode_jpeg
+from pipeline.raw.jpeg_parts import part_of
 
 SIDES = st.integers(1, 300)
 SAMPLINGS = {"4:4:4": (8, 8), "4:2:2": (8, 16), "4:2:0": (16, 16)}
@@ -46,13 +47,13 @@ def jpeg(image, **options):
 
 
 def pixels_of(data, window, scale=1):
-    return image_ops.jpeg_window(data, image_ops.jpeg_header(data), window, 3, scale)
+    return encoded_images.jpeg_window(data, encoded_images.jpeg_header(data), window, 3, scale)
 
 
 def whole(data, window, scale=1):
     """The same of the whole image; None where it is damaged."""
     try:
-        pixels = image_ops.jpeg_pixels(data, image_ops.jpeg_header(data), 3, scale)
+        pixels = encoded_images.jpeg_pixels(data, encoded_images.jpeg_header(data), 3, scale)
     except SchemaError:
         return None
     y, x, h, w = (round(place / scale) for place in window)
@@ -149,7 +150,7 @@ def test_an_odd_image_is_not_cut(odd):
 def test_a_damaged_image_is_decoded_as_the_whole_or_damaged_elsewhere_or_one_error(at, value):
     damaged = changed(at, value)
     with contextlib.suppress(SchemaError):  # the ops refuse a header that states more
-        assume(math.prod(image_ops.jpeg_header(damaged).size) < 10**6)
+        assume(math.prod(encoded_images.jpeg_header(damaged).size) < 10**6)
     try:
         pixels = pixels_of(damaged, WINDOW)
     except SchemaError:

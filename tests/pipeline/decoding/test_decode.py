@@ -1,6 +1,5 @@
 import io
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
@@ -8,12 +7,12 @@ from PIL import Image
 
 from pipeline.datasets import eval_dataset
 from pipeline.decoding.decode import Decoder
-from pipeline.errors import OptionError, SchemaError
-from pipeline.ops import DecodeJpeg, DecodePng, RandomFlip
+from pipeline.errors import SchemaError
+from pipeline.ops import DecodePng, RandomFlip
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Schema
 from pipeline.spec import ArraySpec
-from trainer.recipes.image_data import tiny_images
+from trainer.recipes.tiny import tiny_images
 
 FEATURES = {
     "id": Feature("int64"),
@@ -152,74 +151,6 @@ def test_a_batch_without_features_still_proves_itself():
     decoder = Decoder(SCHEMA, 2, keys=())
     assert set(decoder.spec) == {"_mask", "_index", "_crc"}
     assert decoded(decoder, [record(1)], [0, -1]) == {}
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "text"),
-    [
-        (
-            {"keys": ["nmae"]},
-            OptionError,
-            r"keys has 'nmae', .* Did you mean 'name'\? Known: boxes, ",
-        ),
-        (
-            {"keys": ["name"]},
-            SchemaError,
-            "'name' is bytes, which devices do not support. Add an op .*DecodeJpeg",
-        ),
-        (
-            {"keys": ["boxes"]},
-            SchemaError,
-            "'boxes' has no fixed length, which devices do not support",
-        ),
-        (
-            {"ops": [CountBoxes(reads=("box",))]},
-            OptionError,
-            r"CountBoxes.* reads 'box', .* Did you mean 'boxes'\?",
-        ),
-        (
-            {"ops": [DecodeJpeg("id")]},
-            SchemaError,
-            r"'id' is int64 \(\); it must be one bytes value",
-        ),
-        (
-            {"ops": [CountBoxes(into="_mask")]},
-            OptionError,
-            "sets '_mask': names that start with _ are reserved",
-        ),
-        ({"pad_values": {"idd": 1}}, OptionError, r"pad_values has 'idd', .* Did you mean 'id'\?"),
-        (
-            {"pad_values": {"id": 2**31}},
-            OptionError,
-            r"pad_values\['id'\] is 2147483648, which int32 cannot hold",
-        ),
-        ({"pad_values": {"id": 0.5}}, OptionError, "0.5, which int32 cannot hold"),
-        ({"pad_values": {"id": np.nan}}, OptionError, "nan, which int32 cannot hold"),
-    ],
-)
-def test_keys_that_a_batch_cannot_have_are_refused_before_reading(options, error, text):
-    with pytest.raises(error, match=text):
-        Decoder(SCHEMA, 2, **options)
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"keys": "id"}, r"keys='id' is a string; it must be a list of keys\. Give \['id'\]"),
-        (
-            {"ops": CountBoxes()},
-            r"ops=CountBoxes\(.* must be a list of ops; for a single op, \[op\]",
-        ),
-        (
-            {"ops": [CountBoxes]},
-            r"CountBoxes'> in ops is not an op: .*see pipeline\.ops\.Op\. Give an instance",
-        ),
-        ({"ops": [len]}, "in ops is not an op: an op has `reads`, `output_spec` and `__call__`"),
-    ],
-)
-def test_a_string_for_keys_or_a_single_op_is_refused_with_the_list_to_give(options: Any, text: str):
-    with pytest.raises(OptionError, match=text):
-        Decoder(SCHEMA, 1, **options)
 
 
 def test_a_batch_without_features_is_warned_of_unless_keys_is_empty(caplog):

@@ -6,8 +6,8 @@ from op_rng import rng_of
 from sweep import examples
 
 from pipeline.decoding.decode import Decoder
-from pipeline.decoding.planning import PadTo
-from pipeline.errors import OptionError, SchemaError
+from pipeline.decoding.padding import PadTo
+from pipeline.errors import SchemaError
 from pipeline.ops import MultiHot, OneHot, RequireLabel
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Schema
@@ -86,60 +86,6 @@ def test_a_label_out_of_range_is_an_error_that_names_it(label):
         SchemaError, match=rf"^'x' has a label outside 1\.\.3, the classes of OneHot.*: {label}\.$"
     ):
         hot(Decoder(ONE, 1, ops=[OneHot("x", 3, base=1)]), {"x": label}, schema=ONE)
-
-
-@pytest.mark.parametrize(
-    ("op", "pad_to", "text"),
-    [
-        (
-            MultiHot("many", 3),
-            {"many": 4},
-            r"'many' has 0 for absent labels, but 0\.\.2 are labels",
-        ),
-        (
-            MultiHot("many", 3, base=1),
-            {"many": 4},
-            r"'many' has 0 for absent labels\. Give ignore=0",
-        ),
-        (MultiHot("many", 3, ignore=9), {"many": PadTo(4, value=-1)}, r"Give ignore=-1"),
-        (
-            MultiHot("one", 3),
-            {},
-            r"'one' has 0 for absent labels.* PadTo\(\.\.\., value=-1\), .* shape \(None,\)",
-        ),
-        (MultiHot("one", 3, base=1), {}, "Give ignore=0"),
-        (OneHot("one", 3), {}, r"'one' has 0 for absent labels.* shape \(None,\)"),
-        (
-            OneHot("one", 3, base=1),
-            {},
-            r"'one' has 0 for absent labels\. MultiHot\(\.\.\., ignore=0\)",
-        ),
-        (
-            OneHot("pair", 3),
-            {},
-            r"'pair' is int64 \(2,\); it must be a single integer, .* MultiHot takes any number",
-        ),
-    ],
-)
-def test_a_pad_value_that_is_a_valid_label_is_refused(op, pad_to, text):
-    with pytest.raises(SchemaError, match=text):
-        Decoder(SCHEMA, 1, ops=[op], pad_to=pad_to)
-
-
-@pytest.mark.parametrize(
-    ("make", "text"),
-    [
-        (lambda: MultiHot("many", 0), "num_classes=0 must be at least 1"),
-        (lambda: OneHot("one", 0), "num_classes=0 must be at least 1"),
-        (
-            lambda: MultiHot("many", 3, base=1, ignore=3),
-            r"ignore must not be a label, and 1\.\.3 are labels",
-        ),
-    ],
-)
-def test_invalid_options_of_one_hot_and_multi_hot_are_refused(make, text):
-    with pytest.raises(OptionError, match=text):
-        make()
 
 
 def test_a_record_without_a_required_label_is_an_error_that_says_why_it_needs_one():

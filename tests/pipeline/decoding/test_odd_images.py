@@ -15,7 +15,7 @@ from PIL import Image
 from sweep import SWEEP
 
 from pipeline.datasets import eval_dataset
-from pipeline.decoding.image_ops import jpeg_header
+from pipeline.decoding.encoded_images import jpeg_header
 from pipeline.errors import Reject, SchemaError
 from pipeline.ops import DecodeResize
 from pipeline.raw.jpeg import to_rgb_jpeg

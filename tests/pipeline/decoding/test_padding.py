@@ -10,8 +10,8 @@ from sweep import examples
 
 from pipeline.datasets import eval_dataset
 from pipeline.decoding.decode import Decoder
-from pipeline.decoding.planning import PadTo
-from pipeline.errors import OptionError, SchemaError
+from pipeline.decoding.padding import PadTo
+from pipeline.errors import SchemaError
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Schema
 from pipeline.spec import ArraySpec
@@ -121,53 +121,3 @@ def test_a_row_that_is_too_long_is_an_error_that_names_the_record(write_dataset,
         next(eval_dataset(directory, global_batch=4, keys=[KEY], pad_to={KEY: 3}).batches())
     (batch,) = eval_dataset(directory, global_batch=4, keys=[KEY], pad_to={KEY: 4}).batches()
     assert (batch[KEY] != 0).sum(1).tolist() == [1, 2, 4, 0]
-
-
-@pytest.mark.parametrize(
-    ("pad_to", "error", "text"),
-    [
-        (
-            {"xmim": 3},
-            OptionError,
-            r"pad_to has 'xmim', which is not in the records\. Did you mean 'xmin'\?",
-        ),
-        (
-            {"word": 3},
-            SchemaError,
-            "pad_to has 'word', which is bytes: .* Convert them to numbers in an op",
-        ),
-        (
-            {"id": 3},
-            OptionError,
-            r"pad_to has 'id', whose shape is \(\) in all records\. Leave it out of pad_to",
-        ),
-        (
-            {"label": PadTo(3, value=0.5)},
-            OptionError,
-            r"pad_to\['label'\] has value=0\.5, which int32 cannot hold",
-        ),
-        ({"label": PadTo(3, value=2**31)}, OptionError, "which int32 cannot hold"),
-        (
-            {"xmin": PadTo(3, length_into="label")},
-            OptionError,
-            "has length_into='label', which is taken",
-        ),
-        ({"xmin": PadTo(3, length_into="_n")}, OptionError, "has length_into='_n', which is taken"),
-        (
-            {"xmin": PadTo(3, length_into="n"), "label": PadTo(3, length_into="n")},
-            OptionError,
-            r"pad_to\['label'\]",
-        ),
-    ],
-)
-def test_what_cannot_be_padded_is_refused_before_anything_is_read(pad_to, error, text):
-    with pytest.raises(error, match=text):
-        Decoder(SCHEMA, 2, pad_to=pad_to)
-
-
-@pytest.mark.parametrize("length", [0, -1])
-def test_a_padded_length_below_one_is_refused(length):
-    with pytest.raises(
-        OptionError, match=rf"PadTo\(length={length}, .*: length={length} must be at least 1"
-    ):
-        Decoder(SCHEMA, 2, pad_to={"xmin": length})

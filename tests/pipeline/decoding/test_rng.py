@@ -10,8 +10,8 @@ from op_rng import rng_of
 from scipy.stats import chisquare
 from sweep import examples
 
-from pipeline.decoding.op import rngs_of
 from pipeline.decoding.photo_ops import TRIES, central_square, random_window, resized_short
+from pipeline.decoding.rng import rngs_of
 from pipeline.tf_cpu import tf
 
 COUNT, ALPHA = 100_000, 1e-3  # fixed seeds: what passes once passes always

@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from sweep import SWEEP
 from worker_ops import Fault
 
-from pipeline import sizes
+from pipeline import machine
 from pipeline.datasets import eval_dataset, train_dataset
-from pipeline.decoding import rows
+from pipeline.decoding import row_threads
 from pipeline.errors import CorruptRecordError, StallError
 from pipeline.inputs import dataset_input
 from pipeline.inputs.batches import Cost, choose_workers
 from pipeline.inputs.worker_pool import WorkerBatches
-from pipeline.sizes import num_cores, share_cores
+from pipeline.machine import num_cores, share_cores
 from pipeline.spec import ArraySpec
 
 PHOTOGRAPH = Cost(0.0012, 0.09)  # seconds, share of them that holds the GIL
@@ -122,7 +122,7 @@ def test_processes_share_the_cores_that_they_are_not_bound_to(
 ):
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(bound))
-    monkeypatch.setattr(sizes, "_sharing", [1])
+    monkeypatch.setattr(machine, "_sharing", [1])
     share_cores(processes)
     assert num_cores(tmp_path) == cores
 
@@ -211,9 +211,9 @@ def test_workers_that_stall_in_their_first_batch_are_waited_for_once(two_workers
 
 @pytest.mark.parametrize("threads", [None, 2, 32])
 def test_a_process_decodes_in_no_more_threads_than_pay(monkeypatch, threads):
-    monkeypatch.setattr(rows, "num_cores", lambda: 64)
-    monkeypatch.setattr(rows, "THREADS", threads)
-    assert rows._num_threads() == (2 if threads == 2 else 8)
+    monkeypatch.setattr(row_threads, "num_cores", lambda: 64)
+    monkeypatch.setattr(row_threads, "THREADS", threads)
+    assert row_threads._num_threads() == (2 if threads == 2 else 8)
 
 
 def test_workers_that_die_in_their_first_batch_leave_all_batches_to_threads(two_workers, caplog):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import SchemaError
 from pipeline.shards.example import encode_example
-from pipeline.shards.example_decoding import decode_example, decode_features, example_layout
+from pipeline.shards.example_decoding import decode_example, decode_features, example_shapes
 from pipeline.shards.schema import Feature, Schema
 
 ANY = (None,)
@@ -101,15 +101,15 @@ def test_a_layout_has_the_counts_of_decoding_and_unknown_fields_are_refused(name
     data, values = ODD[name]
     if name in ("a field beside features", "a field beside the entries"):
         with pytest.raises(SchemaError, match="unexpected field 7 of wire type 2"):
-            example_layout(data)
+            example_shapes(data)
     else:
-        counts = {key: found.num_values for key, found in example_layout(data).items()}
+        counts = {key: found.num_values for key, found in example_shapes(data).items()}
         assert counts == {key: len(items) for key, items in values.items()}
 
 
 def test_a_layout_tells_kinds_and_counts_and_where_the_first_bytes_are():
     data = encode_example(LISTS, VALUES)
-    layout = example_layout(data)
+    layout = example_shapes(data)
     assert {key: found[:2] for key, found in layout.items()} == {
         "b": ("bytes", 2),
         "f": ("float32", 70),
@@ -156,7 +156,7 @@ def some_features(data):
     return decode_features(data, {b"a", b"\xff"})
 
 
-@pytest.mark.parametrize("read", [decode_example, example_layout, some_features])
+@pytest.mark.parametrize("read", [decode_example, example_shapes, some_features])
 @pytest.mark.parametrize("name", NO_EXAMPLE)
 def test_bytes_that_are_no_example_are_refused(name, read):
     data, message = NO_EXAMPLE[name]
@@ -166,7 +166,7 @@ def test_bytes_that_are_no_example_are_refused(name, read):
         read(data)
 
 
-@pytest.mark.parametrize("read", [decode_example, example_layout])
+@pytest.mark.parametrize("read", [decode_example, example_shapes])
 @pytest.mark.parametrize("cut", [1, 5, 20, 41, 59])
 def test_a_truncated_example_is_refused(cut, read):
     data = encode_example(Schema("image", {"image": Feature("bytes")}), {"image": bytes(50)})
@@ -184,7 +184,7 @@ def test_damaged_bytes_are_refused_as_such_or_decoding_and_layout_agree(data):
     for _ in range(data.draw(st.integers(1, 3))):
         damaged[data.draw(places)] = data.draw(tags | st.integers(0, 255))
     try:
-        values, layout = decode_example(bytes(damaged)), example_layout(bytes(damaged))
+        values, layout = decode_example(bytes(damaged)), example_shapes(bytes(damaged))
     except SchemaError:
         return
     assert layout.keys() <= values.keys()

@@ -78,42 +78,14 @@ def test_another_version_and_damage_are_refused(tmp_path):
     path.write_text(json.dumps(good | {"format_version": 99}))
     with pytest.raises(ManifestError, match=r"format_version 99; this infeed reads 1\. .* upgrade"):
         read_manifest(str(tmp_path))
-    path.write_text(json.dumps({k: v for k, v in good.items() if k != "splits"}))
-    with pytest.raises(
-        ManifestError, match=r"manifest\.json: the key splits is missing\. Copy it again"
-    ):
+    path.write_text("{")
+    with pytest.raises(ManifestError, match=r"manifest\.json is not JSON.* Copy it again"):
         read_manifest(str(tmp_path))
-    path.write_text(json.dumps(good | {"split": {}}))
-    with pytest.raises(
-        ManifestError, match=r"manifest\.json: the key split is unknown\. Did you mean 'splits'\?"
-    ):
-        read_manifest(str(tmp_path))
-    twice = '{"name": "a", "name": "b"}'
-    for text, message in (
-        ("{", "is not JSON"),
-        ("[]", "it: expected object, got array"),
-        (twice, 'has the key "name" twice'),
-    ):
-        path.write_text(text)
-        with pytest.raises(ManifestError, match=message):
-            read_manifest(str(tmp_path))
 
 
 @pytest.mark.parametrize(
     ("place", "value", "said"),
     [
-        (["labels"], 5, "labels is 5: expected object | null, got int."),
-        (["labels", "base"], "1", 'labels.base is "1": expected int, got str.'),
-        (
-            ["schema", "features", "a", "dtype"],
-            "int32",
-            'schema.features.a.dtype is "int32": expected one of bytes, int64',
-        ),
-        (
-            ["schema", "features", "a"],
-            {"dtype": "int64"},
-            "the key schema.features.a.shape is missing.",
-        ),
         (
             ["schema", "features", "a", "content"],
             "image",
@@ -125,21 +97,6 @@ def test_another_version_and_damage_are_refused(tmp_path):
             "the text of schema.tfds['features.json'] is not JSON",
         ),
         (["splits", "train", "shards"], [], "splits.train.shards: expected array of length >= 1."),
-        (
-            ["splits", "train", "shards", 0, "bytes"],
-            1.0,
-            "splits.train.shards[0].bytes is 1.0: expected int, got float.",
-        ),
-        (
-            ["splits", "train", "fixups", "x"],
-            None,
-            "splits.train.fixups.x is null: expected int, got null.",
-        ),
-        (
-            ["splits", "train", "sed"],
-            1,
-            "the key splits.train.sed is unknown. Did you mean 'seed'? Known:",
-        ),
         (["format_version"], "1", 'format_version is "1": expected int, got str.'),
     ],
 )

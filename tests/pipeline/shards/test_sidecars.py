@@ -7,7 +7,8 @@ import pytest
 
 from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry
 from pipeline.shards.schema import Feature, Labels, Schema
-from pipeline.shards.sidecars import sidecar_problems, sidecar_texts, write_sidecars
+from pipeline.shards.sidecar_check import sidecar_problems
+from pipeline.shards.sidecars import sidecar_texts, write_sidecars
 from pipeline.storage.local import LocalStorage
 
 IMAGE, TEXT = Feature("bytes", content="image"), Feature("bytes", content="text")

@@ -23,20 +23,31 @@ from pipeline.sizes import (
     parse_bytes,
 )
 
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        ("100MB", 10**8),
-        ("1.5 GiB", 3 * 2**29),
-        ("4096", 4096),
-        (7, 7),
-        ("2tb", 2 * 10**12),
-        ("1KB", 1000),
+SHOWN = {
+    parse_bytes: [("100MB", 10**8), ("1.5 GiB", 3 * 2**29), ("4096", 4096), (7, 7), ("2tb", 2 * 10**12), ("1KB", 1000)],
+    format_bytes: [(999, "999 B"), (1234, "1.23 KB"), (999_900, "1000 KB"), (147e9, "147 GB"), (0, "0 B")],
+    format_number: [
+        *[(71_960.4, "71,960"), (9_999.6, "10,000"), (999.96, "1,000"), (97.574, "97.6"), (0.00784, "0.00784")],
+        *[(9.278e-06, "0.0000093"), (11.5873, "11.6"), (0.5, "0.5"), (10.0, "10"), (0.0, "0"), (3e-9, "3e-09")],
+        *[(1e15, "1e+15"), (-2500.2, "-2,500"), (12_345_678_901_234, "12,345,678,901,234"), (float("nan"), "nan")],
     ],
-)
-def test_sizes_with_units_are_parsed(text, size):
-    assert parse_bytes(text) == size
+    format_share: [(0.93, "93 %"), (0.9375, "93.8 %"), (1.0, "100 %"), (0.9999, "> 99.9 %"), (0.0, "0 %"), (0.0001, "< 0.1 %")],
+    format_seconds: [
+        *[(0.84, "0.84 s"), (11.5873, "11.6 s"), (60, "1 min"), (200, "3 min 20 s"), (3599.7, "1 h")],
+        *[(7500, "2 h 5 min"), (273_600, "3 d 4 h")],
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("function", SHOWN)
+def test_sizes_and_numbers_are_read_and_shown_as_people_write_them(function):
+    rows = SHOWN[function]
+    assert [function(value) for value, _ in rows] == [shown for _, shown in rows]
+    assert [counted(count, "shard") for count in (0, 1, 2_000)] == [
+        "0 shards",
+        "1 shard",
+        "2,000 shards",
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "MB", "-5MB", "5XB", "0", "0.1B", "1e3"])
@@ -45,14 +56,6 @@ def test_what_is_no_size_is_refused_with_the_form(text):
         OptionError, match="is not a size in bytes. Write a number and a unit: 500KB"
     ):
         parse_bytes(text)
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [(999, "999 B"), (1234, "1.23 KB"), (999_900, "1000 KB"), (147e9, "147 GB"), (0, "0 B")],
-)
-def test_sizes_are_written_with_three_digits(size, text):
-    assert format_bytes(size) == text
 
 
 @pytest.mark.parametrize("split", ["", "Train", "manifest2", "features", "a-b", "../x", "1a"])
@@ -97,76 +100,6 @@ def test_the_shard_format_and_storage_load_neither_tensorflow_nor_jax_nor_beam()
         "sys.exit(f'loaded {heavy}' if heavy else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        *[
-            (71_960.4, "71,960"),
-            (9_999.6, "10,000"),
-            (999.96, "1,000"),
-            (97.574, "97.6"),
-            (0.00784, "0.00784"),
-        ],
-        *[
-            (9.278e-06, "0.0000093"),
-            (11.5873, "11.6"),
-            (0.5, "0.5"),
-            (10.0, "10"),
-            (0.0, "0"),
-            (3e-9, "3e-09"),
-        ],
-        *[
-            (1e15, "1e+15"),
-            (-2500.2, "-2,500"),
-            (12_345_678_901_234, "12,345,678,901,234"),
-            (float("nan"), "nan"),
-        ],
-    ],
-)
-def test_numbers_are_shown_as_people_write_them(value, shown):
-    assert format_number(value) == shown
-
-
-@pytest.mark.parametrize(
-    ("share", "shown"),
-    [
-        (0.93, "93 %"),
-        (0.9375, "93.8 %"),
-        (1.0, "100 %"),
-        (0.9999, "> 99.9 %"),
-        (0.0, "0 %"),
-        (0.0001, "< 0.1 %"),
-    ],
-)
-def test_a_share_is_all_or_nothing_only_if_it_is(share, shown):
-    assert format_share(share) == shown
-
-
-@pytest.mark.parametrize(
-    ("seconds", "shown"),
-    [
-        *[
-            (0.84, "0.84 s"),
-            (11.5873, "11.6 s"),
-            (60, "1 min"),
-            (200, "3 min 20 s"),
-            (3599.7, "1 h"),
-        ],
-        *[(7500, "2 h 5 min"), (273_600, "3 d 4 h")],
-    ],
-)
-def test_a_time_has_the_units_that_people_use(seconds, shown):
-    assert format_seconds(seconds) == shown
-
-
-def test_one_thing_is_singular():
-    assert [counted(count, "shard") for count in (0, 1, 2_000)] == [
-        "0 shards",
-        "1 shard",
-        "2,000 shards",
-    ]
 
 
 @dataclass(frozen=True)

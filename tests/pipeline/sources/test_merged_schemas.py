@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from pipeline.commands.index_builder import schema_problems
 from pipeline.errors import OptionError, SchemaError
-from pipeline.shards.example_decoding import example_layout
+from pipeline.shards.example_decoding import example_shapes
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.sources.merged_schemas import SchemaGuess, merged_schema, read_labels, read_schema
 
@@ -63,7 +63,7 @@ def test_a_schema_is_what_all_records_have_in_common_in_any_order(order):
 
 def test_every_record_fits_the_schema_that_was_seen_in_it():
     schema = guessed(*RECORDS)
-    assert [list(schema_problems(schema, example_layout(each))) for each in RECORDS] == [[], [], []]
+    assert [list(schema_problems(schema, example_shapes(each))) for each in RECORDS] == [[], [], []]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from pipeline.errors import InputError, OptionError
 from trainer.augment import color_jitter, cutmix, mixup, normalize, one_hot, random_erasing
 
 OPS = {
@@ -76,3 +77,31 @@ def test_an_augmentation_depends_only_on_image_and_seed(make_batch, op):
     batch, other = make_batch(), make_batch(salt=1)
     assert (op(batch)["image"] == op(batch | {"_index": jnp.arange(16)})["image"]).all()
     assert (op(batch)["image"] != op(batch | {"_seed": other["_seed"]})["image"]).any()
+
+
+def normalized(statistics):
+    return lambda batch: normalize(batch["image"], statistics)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda b: color_jitter(b, saturation=0.1), InputError, "color_jitter: 'image' has 1 channels; it must have 3"),
+        (lambda b: color_jitter(b, "imag"), InputError, "color_jitter reads 'imag', which the batch does not have. Did you mean 'ima"),
+        (lambda b: color_jitter(b, "labels"), InputError, r"'labels' is float32 \[16, 5\]; it must be images \[b, height, width, chan"),
+        (lambda b: color_jitter(b, contrast=-1), OptionError, "color_jitter: contrast=-1 must be at least 0 and below inf"),
+        (normalized("imagnet"), OptionError, r"unknown statistics='imagnet'. Did you mean 'imagenet'"),
+        (normalized("imagenet"), InputError, "have 1 channels, the statistics 3"),
+        (normalized(([0.5], [0.0])), OptionError, r"the deviations \[0.0\] must not be 0"),
+        (lambda b: random_erasing(b, probability=1.5), OptionError, r"probability=1.5, area=\(0.02, 0.3333"),
+        (lambda b: random_erasing(b, area=(0.5, 0.1)), OptionError, r"area two ascending numbers in \(0, 1\]"),
+        (lambda b: mixup(b, labels="soft"), InputError, r"mixup mixes 'soft', which is not in the batch.*Call one_hot first"),
+        (lambda b: cutmix(b, labels="label"), InputError, "cutmix mixes 'label', which is int32"),
+        (lambda b: mixup(b, alpha=0), OptionError, "mixup: alpha=0 must be above 0 and below inf"),
+        (lambda b: one_hot(b, "label", 4, smoothing=1), OptionError, "one_hot: smoothing=1 must"),
+        (lambda b: one_hot(b, "labl", 4), InputError, "one_hot reads 'labl', which the batch does not have. Did you mean 'label'"),
+    ],
+)  # fmt: skip
+def test_what_an_op_cannot_use_is_refused(make_batch, call, error, text):
+    with pytest.raises(error, match=text):
+        call(make_batch(channels=1))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pipeline.errors import InputError, OptionError
+from pipeline.errors import InputError
 from trainer import augment
 from trainer.augment import beta, one_hot, uniform
 
@@ -155,22 +155,3 @@ def test_labels_are_smoothed_over_all_classes(make_batch):
     np.testing.assert_allclose(
         soft, [[0.85, 0.05, 0.05, 0.05], [0.05, 0.05, 0.85, 0.05], [0.05] * 4], atol=1e-6
     )
-
-
-def test_mixing_with_unsuitable_labels_is_one_error(make_batch):
-    batch = make_batch()
-    with pytest.raises(
-        InputError, match=r"mixup mixes 'soft', which is not in the batch.*Call one_hot first"
-    ):
-        mixup(batch, labels="soft")
-    with pytest.raises(InputError, match="cutmix mixes 'label', which is int32"):
-        cutmix(batch, labels="label")
-    with pytest.raises(OptionError, match="mixup: alpha=0 must be above 0 and below inf"):
-        mixup(batch, alpha=0)
-    with pytest.raises(OptionError, match="one_hot: smoothing=1 must"):
-        one_hot(batch, "label", 4, smoothing=1)
-    with pytest.raises(
-        InputError,
-        match="one_hot reads 'labl', which the batch does not have. Did you mean 'label'",
-    ):
-        one_hot(batch, "labl", 4)

@@ -21,7 +21,7 @@ COMMANDS = [
     for package in ("pipeline", "trainer", "converters")
     for path in (ROOT / package).rglob("*.py")
     if 'if __name__ == "__main__":' in path.read_text()
-    and path.name != "serving_process.py"  # SIGINT spares it
+    and path.name != "verification.py"  # SIGINT spares it
 ]
 
 STUCK = """

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,8 @@ from pipeline.errors import InputError, OptionError
 from trainer.metrics.binary import AUC, PrecisionRecall
 from trainer.metrics.classes import Accuracy, ConfusionMatrix, PerClass, TopK
 from trainer.metrics.means import Mean, Perplexity, Regression
-from trainer.metrics.tally import computed, counted, empty_tallies
+from trainer.metrics.tally import computed, empty_tallies, with_batch
+from trainer.metrics.tokens import BitsPerByte, TokenAccuracy
 
 NAN = float("nan")
 
@@ -168,41 +170,37 @@ def test_a_perplexity_beyond_float64_is_infinite():
 
 
 IMAGES = np.zeros((2, 3))
-MISFITS = {
-    "no such key in the batch": (Accuracy("labl"), IMAGES, "the batch has no 'labl'"),
-    "no such key in the outputs": (
-        Accuracy("label", "logit"),
-        {"logits": 1},
-        "expected a dict with 'logit'",
-    ),
-    "outputs that are no array": (Accuracy("label"), {"logits": 1}, "expected one array"),
-    "outputs of none": (AUC("label", "score"), None, "outputs are NoneType"),
-    "labels of another shape": (Accuracy("image"), IMAGES, r"labels have the shape \[2, 4\]"),
-    "labels that are floats": (Accuracy("score"), IMAGES, "labels are float32"),
-    "logits of another shape": (
-        PerClass("label"),
-        np.zeros((2, 5, 3)),
-        r"logits have the shape \[2, 5, 3\]",
-    ),
-    "a k above all classes": (TopK(4, "label"), IMAGES, "k=4 exceeds the number of classes"),
-    "scores of two columns": (PrecisionRecall("label"), IMAGES, r"scores have the shape \[2, 3\]"),
-    "scores that are classes": (AUC("label", lambda o, b: b["label"]), None, "scores are int32"),
-    "weights of another shape": (
-        Mean("image", "score"),
-        None,
-        r"values have the shape \[2, 4\] and the weights \[2\]",
-    ),
-}
+TOKENS = np.zeros((2, 4))
+OF_TEXT = BitsPerByte("counts", "nats", "label")
+MISFITS = [
+    (Accuracy("labl"), IMAGES, "the batch has no 'labl'"),
+    (Accuracy("label", "logit"), {"logits": 1}, "expected a dict with 'logit'"),
+    (Accuracy("label"), {"logits": 1}, "expected one array"),
+    (AUC("label", "score"), None, "outputs are NoneType"),
+    (Accuracy("image"), IMAGES, r"labels have the shape \[2, 4\]"),
+    (Accuracy("score"), IMAGES, "labels are float32"),
+    (PerClass("label"), np.zeros((2, 5, 3)), r"logits have the shape \[2, 5, 3\]"),
+    (TopK(4, "label"), IMAGES, "k=4 exceeds the number of classes"),
+    (PrecisionRecall("label"), IMAGES, r"scores have the shape \[2, 3\]"),
+    (AUC("label", lambda o, b: b["label"]), None, "scores are int32"),
+    (Mean("image", "score"), None, r"values have the shape \[2, 4\] and the weights \[2\]"),
+    (replace(OF_TEXT, num_bytes="score"), {"nats": TOKENS}, "num_bytes are float32; expected integers"),
+    (replace(OF_TEXT, num_bytes="image"), {"nats": TOKENS}, r"num_bytes have the shape \[2, 4\]; expected \[2\], one per rec"),
+    (OF_TEXT, {"nats": np.ones(2)}, r"the counts are bool \[2, 4\] and their values \[2\]; expected bool"),
+    (replace(OF_TEXT, counts="image"), {"nats": TOKENS}, r"counts are float32 \[2, 4\] and their values \[2, 4\]"),
+    (TokenAccuracy("targets", "counts"), TOKENS, r"the logits have the shape \[2, 4\]"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", MISFITS)
-def test_shapes_that_do_not_fit_a_metric_are_refused_during_tracing(kind):
-    metric, outputs, text = MISFITS[kind]
+@pytest.mark.parametrize(("metric", "outputs", "text"), MISFITS)
+def test_shapes_that_do_not_fit_a_metric_are_refused_during_tracing(metric, outputs, text):
     mask = jnp.ones(2, bool)
     batch = {
         "label": jnp.zeros(2, jnp.int32),
         "score": jnp.zeros(2),
         "image": jnp.zeros((2, 4)),
+        "counts": jnp.ones((2, 4), bool),
+        "targets": jnp.zeros((2, 4), jnp.int32),
         "_mask": mask,
     }
     with pytest.raises(InputError, match=text):
@@ -210,18 +208,18 @@ def test_shapes_that_do_not_fit_a_metric_are_refused_during_tracing(kind):
 
 
 @pytest.mark.parametrize(
-    ("make", "text"),
+    ("kind", "options", "text"),
     [
-        (lambda: TopK(0, "label"), "k=0"),
-        (lambda: AUC("label", bins=0), "bins=0"),
-        (lambda: AUC("label", bins=2**25), "bins=33554432"),
-        (lambda: AUC("label", low=1, high=1), "low=1 and high=1"),
-        (lambda: AUC("label", high=np.inf), "high=inf"),
+        (TopK, {"k": 0}, "k=0"),
+        (AUC, {"bins": 0}, "bins=0"),
+        (AUC, {"bins": 2**25}, "bins=33554432"),
+        (AUC, {"low": 1, "high": 1}, "low=1 and high=1"),
+        (AUC, {"high": np.inf}, "high=inf"),
     ],
 )
-def test_invalid_metric_settings_are_refused(make, text):
+def test_invalid_metric_settings_are_refused(kind, options, text):
     with pytest.raises(OptionError, match=text):
-        make()
+        kind(labels="label", **options)
 
 
 METRICS = {"r": Regression("y")}
@@ -240,7 +238,7 @@ def found(y, p, mask, metrics=METRICS):
     losses = jnp.zeros(BATCH)
     tallies, _ = empty_tallies(losses, batches[0][1], batches[0][0], metrics)
     step = jax.jit(
-        lambda tallies, outputs, batch: counted(tallies, losses, outputs, batch, metrics)
+        lambda tallies, outputs, batch: with_batch(tallies, losses, outputs, batch, metrics)
     )
     for batch, outputs in batches:
         tallies = step(tallies, outputs, batch)

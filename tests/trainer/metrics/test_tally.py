@@ -17,12 +17,12 @@ from trainer.metrics.classes import Accuracy, ConfusionMatrix
 from trainer.metrics.tally import (
     blank_padding,
     computed,
-    counted,
     due_crc,
     empty_tallies,
     masked_mean,
     masked_sum,
     num_rows,
+    with_batch,
 )
 from trainer.reports.progress import Speed
 from trainer.results import EvalResult
@@ -124,7 +124,7 @@ def epoch_of(metrics, batches):
     ]
     losses = jnp.zeros(len(batches[0]["x"]))
     tallies, _ = jax.jit(lambda: empty_tallies(losses, None, batches[0], metrics))()
-    step = jax.jit(lambda tallies, batch: counted(tallies, losses, None, batch, metrics))
+    step = jax.jit(lambda tallies, batch: with_batch(tallies, losses, None, batch, metrics))
     for batch in batches:
         tallies = step(tallies, batch)
     scalars, arrays = computed(jax.device_get(tallies), metrics)
@@ -242,18 +242,12 @@ def test_a_value_that_is_no_number_is_named():
 @pytest.mark.parametrize(
     ("metrics", "text"),
     [
-        (
-            {"acc": Accuracy},
-            r"the metric 'acc' is <class .*Accuracy'>. Allowed: a function\(outputs, batch\)",
-        ),
+        ({"acc": Accuracy}, r"the metric 'acc' is <class .*Accuracy'>. Allowed: a function\(outputs, batch\)"),
         ({"acc": 0.5}, "the metric 'acc' is 0.5. Allowed"),
-        (
-            {"a": Own(masked), "a/b": Accuracy("y")},
-            "'a/b' has the name of a value of the metric 'a'. Choose another",
-        ),
+        ({"a": Own(masked), "a/b": Accuracy("y")}, "'a/b' has the name of a value of the metric 'a'. Choose another"),
     ],
     ids=["a class", "a number", "a name in use"],
-)
+)  # fmt: skip
 def test_a_task_with_an_invalid_metric_is_refused_when_it_is_created(dense_task, metrics, text):
     with pytest.raises(OptionError, match=text):
         replace(dense_task, metrics=metrics)

@@ -320,21 +320,20 @@ def draw():
     )
 
 
-def test_at_temperature_zero_the_likeliest_token_follows_until_the_end(draw):
-    tokens = draw([[START, 0], [START, 4]], [0, 1], 0.0)
-    assert tokens.tolist() == [[2, 0, 1, 1, 1, 1, 1, 1, 1, 1], [2, 4, 5, 1, 1, 1, 1, 1, 1, 1]]
-
-
-def test_an_end_token_in_the_prompt_does_not_end_the_sample(draw):
-    assert draw([[START, END, 3]], [0], 0.0).tolist() == [[2, 1, 3, 4, 5, 1, 1, 1, 1, 1]]
-
-
-def test_an_end_that_is_the_start_ends_the_text_only_after_the_prompt(draw):
-    assert draw([[END]], [0], 0.0).tolist() == [[1, 2, 3, 4, 5, 1, 1, 1, 1, 1]]
-
-
-def test_the_lowest_temperatures_take_the_likeliest_token(draw):
-    assert draw([[START]], [0], 1e-38).tolist() == draw([[START]], [0], 0.0).tolist()
+@pytest.mark.parametrize("temperature", [0.0, 1e-38])
+@pytest.mark.parametrize(
+    ("prompt", "tokens"),
+    [
+        ([START, 0], [2, 0, 1, 1, 1, 1, 1, 1, 1, 1]),
+        ([START, 4], [2, 4, 5, 1, 1, 1, 1, 1, 1, 1]),
+        ([START, END, 3], [2, 1, 3, 4, 5, 1, 1, 1, 1, 1]),  # no end of the sample
+        ([END], [1, 2, 3, 4, 5, 1, 1, 1, 1, 1]),  # a start: it ends the text only after the prompt
+    ],
+)
+def test_without_chance_the_likeliest_token_follows_until_the_end(
+    draw, prompt, tokens, temperature
+):
+    assert draw([prompt], [0], temperature).tolist() == [tokens]
 
 
 def test_a_row_follows_from_its_key_whatever_else_is_in_the_batch(draw):

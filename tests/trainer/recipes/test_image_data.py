@@ -9,11 +9,11 @@ from pipeline.description import Description
 from pipeline.errors import OptionError
 from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.sources.open_dataset import open_dataset
-from trainer.config import TrainerConfig
 from trainer.recipe import settings
-from trainer.recipes.image_data import FileNames, file_name_key, image_data, tiny_images
+from trainer.recipes.image_data import FileNames, file_name_key, image_data
 from trainer.recipes.images import Config
 from trainer.recipes.small_images import Cifar10, Digits, FashionMnist, Mnist
+from trainer.recipes.tiny import tiny_images
 
 IMAGE, LABEL, NUMBER = Feature("bytes", content="image"), Feature("int64"), Feature("int64")
 NAMES = Labels("label", 1, ("cat", "dog"))
@@ -54,29 +54,6 @@ def test_without_names_the_only_integer_is_the_label_and_the_classes_are_counted
         (),
         1,
     )
-    with pytest.raises(
-        OptionError, match="data has no class names for 'digit'. Give --num-classes"
-    ):
-        found({"picture": IMAGE, "digit": LABEL}, None)
-
-
-def test_fewer_classes_than_the_data_have_are_refused_before_a_label_is_out_of_range():
-    with pytest.raises(
-        OptionError, match=r"--num-classes=2: data has 3 classes \(cat, dog, owl\)\. Leave it out\."
-    ):
-        found(
-            {"picture": IMAGE, "label": LABEL},
-            Labels("label", 0, ("cat", "dog", "owl")),
-            num_classes=2,
-        )
-    assert found({"picture": IMAGE, "label": LABEL}, num_classes=9).num_classes == 9
-
-
-def test_one_class_is_too_few_to_train_on():
-    with pytest.raises(
-        OptionError, match="data has only the class 'new' for 'label'. Give --num-classes"
-    ):
-        found({"picture": IMAGE, "label": LABEL}, Labels("label", 1, ("new",)))
 
 
 def test_flags_choose_image_and_label_and_must_name_existing_features():
@@ -89,43 +66,49 @@ def test_flags_choose_image_and_label_and_must_name_existing_features():
         7,
         (),
     )
-    with pytest.raises(
-        OptionError, match=r"--image-key=rihgt is not a feature of bytes. Did you mean 'right'"
-    ):
-        found(features, image_key="rihgt")
-    with pytest.raises(
-        OptionError, match="--label-key=left is not one integer per record.*Known: breed, label"
-    ):
-        found(features, image_key="left", label_key="left")
+    assert found({"picture": IMAGE, "label": LABEL}, num_classes=9).num_classes == 9
+
+
+OWLS, NEW = Labels("label", 0, ("cat", "dog", "owl")), Labels("label", 1, ("new",))
+BOTH = {"left": IMAGE, "right": IMAGE, "label": LABEL, "breed": NUMBER}
+ONE = {"a": IMAGE, "label": LABEL}
 
 
 @pytest.mark.parametrize(
-    ("features", "text"),
+    ("features", "labels", "given", "text"),
     [
-        ({"tokens": NUMBER}, "Rows of tokens are for the recipes byte_lm and char_lm"),
-        ({"a": IMAGE, "b": IMAGE, "label": LABEL}, "the image features are 'a', 'b'"),
-        ({"a": Feature("bytes"), "label": LABEL}, "image features are none"),
-        ({"a": Feature("bytes", content="text")}, "Other data need a recipe of your own"),
-        ({"a": IMAGE, "x": NUMBER, "y": NUMBER}, "one integer are x, y"),
-        ({"a": IMAGE, "label": Feature("int64", (None,))}, "one integer are none"),
+        ({"a": IMAGE, "digit": LABEL}, None, {}, "data has no class names for 'digit'. Give --num-classes"),
+        (ONE, OWLS, {"num_classes": 2}, r"--num-classes=2: data has 3 classes \(cat, dog, owl\)\. Leave it out\."),
+        (ONE, NEW, {}, "data has only the class 'new' for 'label'. Give --num-classes"),
+        (BOTH, NAMES, {"image_key": "rihgt"}, r"--image-key=rihgt is not a feature of bytes. Did you mean 'right'"),
+        (BOTH, NAMES, {"image_key": "left", "label_key": "left"}, "--label-key=left is not one integer per record.*Known: breed, label"),
+        ({"tokens": NUMBER}, NAMES, {}, "Rows of tokens are for the recipes byte_lm and char_lm"),
+        (BOTH, NAMES, {}, "the image features are 'left', 'right'"),
+        ({"a": Feature("bytes"), "label": LABEL}, NAMES, {}, "image features are none"),
+        ({"a": Feature("bytes", content="text")}, NAMES, {}, "Other data need a recipe of your own"),
+        ({"a": IMAGE, "x": NUMBER, "y": NUMBER}, NAMES, {}, "one integer are x, y"),
+        ({"a": IMAGE, "label": Feature("int64", (None,))}, NAMES, {}, "one integer are none"),
     ],
-)
-def test_an_ambiguous_image_or_label_is_refused_with_the_flag_that_decides(features, text):
-    with pytest.raises(OptionError, match=text.replace("?", r"\?")):
-        found(features)
-
-
-@pytest.mark.parametrize(
-    ("flags", "text"),
-    [
-        ({"size": 16, "widths": (8,) * 5}, "size=16 with 5 widths"),
-        ({"widths": ()}, r"widths=\(\)"),
-        ({"num_classes": 1}, "num_classes=1"),
-    ],
-)
-def test_an_invalid_flag_is_one_error(flags, text):
+)  # fmt: skip
+def test_ambiguous_or_too_few_data_are_refused_with_the_flag_that_decides(
+    features, labels, given, text
+):
     with pytest.raises(OptionError, match=text):
-        Config(data_dir="data", trainer=TrainerConfig(workdir="w", global_batch_size=8), **flags)
+        found(features, labels, **given)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "text"),
+    [
+        (Config, {"size": 16, "widths": (8,) * 5}, "size=16 with 5 widths"),
+        (Config, {"widths": ()}, r"widths=\(\)"),
+        (Config, {"num_classes": 1}, "num_classes=1"),
+        *((Mnist, fields, "widths") for fields in ({"widths": ()}, {"widths": (4, 0)}, {"widths": (4,) * 5}, {"hidden": 0})),
+    ],
+)  # fmt: skip
+def test_a_network_that_cannot_be_built_is_refused(kind, fields, text):
+    with pytest.raises(OptionError, match=text):
+        kind(tiny=True, trainer=settings(workdir="w"), **fields)
 
 
 @pytest.mark.parametrize(
@@ -141,14 +124,6 @@ def test_data_with_other_classes_are_refused_with_the_recipe_that_takes_them(mon
     )
     with pytest.raises(OptionError, match="has 26 classes, numbered from 1"):
         Mnist(tiny=True, trainer=settings(workdir="w")).check()
-
-
-@pytest.mark.parametrize(
-    "fields", [{"widths": ()}, {"widths": (4, 0)}, {"widths": (4,) * 5}, {"hidden": 0}]
-)
-def test_a_network_that_cannot_be_built_is_refused(fields):
-    with pytest.raises(OptionError, match="widths"):
-        Mnist(tiny=True, trainer=settings(workdir="w"), **fields)
 
 
 def test_fashion_mnist_is_mirrored_by_default_and_mnist_is_not():

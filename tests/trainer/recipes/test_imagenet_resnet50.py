@@ -80,6 +80,13 @@ def test_weight_decay_applies_to_kernels_with_flax_and_to_all_but_batch_norms_wi
 def test_flags_override_the_published_settings():
     flax = of_flags()
     tpu = of_flags("--schedule", "cosine", "--decay-at", "--max-steps", "9", kind=TpuConfig)
+    flags = ("--resizing", "bicubic", "--min-area", "0.5", "--random-erasing", "0.1")
+    augmented = of_flags(*flags)
+    assert (augmented.resizing, augmented.min_area, augmented.random_erasing) == (
+        "bicubic",
+        0.5,
+        0.1,
+    )
     assert (flax.bn_span, flax.trainer.max_steps, flax.trainer.precision) == (32, 125_100, "bf16")
     assert (tpu.bn_span, tpu.trainer.max_steps, tpu.optimizer.schedule) == (128, 9, "cosine")
     assert tpu.optimizer == replace(TpuConfig.optimizer, schedule="cosine", decay_at=())

@@ -10,7 +10,7 @@ from narrow_recipes import NARROW, narrow_resnets, row
 
 from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.description import Description
-from pipeline.errors import OptionError
+from pipeline.errors import ExportError, OptionError
 from pipeline.ops import DecodePng
 from pipeline.raw.cells import MISSING
 from pipeline.shards.example_decoding import decode_example
@@ -26,7 +26,7 @@ from trainer.mesh.batch_spec import named_leaves
 from trainer.metrics.classes import Accuracy
 from trainer.nnx_task import nnx_task
 from trainer.recipe import DataRecipe, settings
-from trainer.recipes.image_data import tiny_images
+from trainer.recipes.tiny import tiny_images
 from trainer.trainer import Trainer
 
 TEXTS, SIZES = ("char_lm", "byte_lm"), {"global_batch_size": 16, "max_steps": 3}
@@ -268,6 +268,16 @@ def test_a_category_that_the_model_has_never_seen_counts_as_missing_and_is_count
     assert {each["city"] for each in examples} == {MISSING, 1, 2}
     expected = evaluated(recipe, missing)
     assert (expected.metrics, expected.unseen) == (found.metrics, 0)
+
+
+def test_an_export_is_not_verified_with_records_that_number_categories_differently(
+    trained, tmp_path
+):
+    recipe, records = trained("tabular")
+    reader = reading(recipe, "export", in_another_order("tabular", records)[1])
+    with pytest.raises(ExportError, match="split numbers the categories of 'city' differently"):
+        Trainer(reader.task(), reader.trainer).export(str(tmp_path), reader.eval_input)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

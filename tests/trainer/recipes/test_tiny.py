@@ -9,8 +9,7 @@ from PIL import Image
 from pipeline.sources.open_dataset import open_dataset
 from pipeline.tokenizers import ByteTokenizer, CharacterTokenizer, TextInfo
 from trainer.metrics.tokens import next_tokens
-from trainer.recipes.image_data import tiny_images
-from trainer.recipes.tasks import tiny_text
+from trainer.recipes.tiny import tiny_images, tiny_text
 
 
 def pixels_of(records):

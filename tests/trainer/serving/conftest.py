@@ -12,8 +12,8 @@ from pipeline.ops import DecodeCentralCrop
 from trainer.config import TrainerConfig
 from trainer.models.resnet import BatchNorm
 from trainer.nnx_task import nnx_task
-from trainer.recipes.image_data import tiny_images
-from trainer.serving import serving_process, verification
+from trainer.recipes.tiny import tiny_images
+from trainer.serving import verification
 from trainer.trainer import Trainer
 
 KEYS = ("image", "image/class/label")
@@ -89,6 +89,6 @@ def in_this_process(monkeypatch):
 
     def served(saved_model: str, scratch: str, requests: Any, check: Any) -> Any:
         check()
-        return serving_process.answer(saved_model, requests)
+        return verification.answer(saved_model, requests)
 
     monkeypatch.setattr(verification, "served", served)

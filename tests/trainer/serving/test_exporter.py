@@ -133,21 +133,21 @@ def test_a_training_that_will_export_needs_tensorflow_at_its_start(
     assert not (tmp_path / "exports").exists()
 
 
-def test_wrong_options_are_one_error(train, vector_input, tmp_path):
-    with pytest.raises(StorageError, match="cannot find missing"):
-        Exporter("there", vector_input, assets_extra={"vocab.txt": "missing"})
-    with pytest.raises(OptionError, match="when='newest' is not one of best, latest, final"):
-        Exporter("there", vector_input, when="newest")
-    with pytest.raises(OptionError, match="better='lower' is not one of min, max, None"):
-        Exporter("there", vector_input, when="best", better="lower")
-    with pytest.raises(OptionError, match="keep=0 must be"):
-        Exporter("there", vector_input, keep=0)
-    with pytest.raises(OptionError, match="metric='los' is not a number .* Did you mean 'loss'"):
-        train(2, [Exporter(str(tmp_path / "best"), vector_input, when="best", metric="los")])
-    with pytest.raises(OptionError, match="better='max' contradicts 'loss'"):
-        train(4, [Exporter(str(tmp_path / "best"), vector_input, when="best", better="max")])
-    with pytest.raises(OptionError, match="metric='cost' needs better, 'max' or 'min'"):
-        train(6, [Exporter(str(tmp_path / "best"), vector_input, when="best", metric="cost")])
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"assets_extra": {"vocab.txt": "missing"}}, StorageError, "cannot find missing"),
+        ({"when": "newest"}, OptionError, "when='newest' is not one of best, latest, final"),
+        ({"when": "best", "better": "lower"}, OptionError, "better='lower' is not one of min, max, None"),
+        ({"keep": 0}, OptionError, "keep=0 must be"),
+        ({"when": "best", "metric": "los"}, OptionError, "metric='los' is not a number .* Did you mean 'loss'"),
+        ({"when": "best", "better": "max"}, OptionError, "better='max' contradicts 'loss'"),
+        ({"when": "best", "metric": "cost"}, OptionError, "metric='cost' needs better, 'max' or 'min'"),
+    ],
+)  # fmt: skip
+def test_wrong_options_are_one_error(train, vector_input, tmp_path, options, error, text):
+    with pytest.raises(error, match=text):
+        train(2, [Exporter(str(tmp_path / "there"), vector_input, **options)])
 
 
 @pytest.mark.slow

@@ -13,18 +13,16 @@ import pytest
 
 from pipeline.datasets import eval_dataset
 from pipeline.errors import CheckpointError, ExportError, OptionError, StorageError
-from pipeline.ops import DecodeCentralCrop, DecodeResize, DecodeStored, Rename
+from pipeline.ops import DecodeCentralCrop, DecodeStored, Rename
 from pipeline.shards.schema import Labels
 from pipeline.spec import ArraySpec
 from pipeline.tensorflow_op import TensorFlowOp
 from pipeline.tf_cpu import tf
 from trainer.loop import export as exporting
-from trainer.recipes.image_data import tiny_images
-from trainer.serving import making, verification
-from trainer.serving.making import ServedExamples, make_export
+from trainer.recipes.tiny import tiny_images
+from trainer.serving import graph_decoding, served_function, verification
 from trainer.serving.publishing import ExportOptions
-from trainer.serving.serving_process import Requests, answer
-from trainer.serving.verification import BATCH_SIZES, served
+from trainer.serving.verification import BATCH_SIZES, answer, served
 from trainer.trainer import Trainer
 
 VOCABULARY = b"a\nb\xff\n" * 10_000
@@ -36,27 +34,16 @@ def export_and_answers(photographs, tmp_path_factory):
     answers = {}
 
     def of_all(saved_model, scratch, requests, check):
-        given = requests.inputs["serving_default"]["examples"]
+        given = requests["serving_default"]["examples"]
         more = {"serving_default": {"examples": [*given, *payloads(photographs)]}}
         with pytest.MonkeyPatch.context() as patch:
             # TensorFlow's XLA would end the process
             patch.setenv("XLA_FLAGS", "--xla_flag_of_another_version=1")
-            found = served(
-                saved_model,
-                scratch,
-                Requests({**requests.inputs, **more}, requests.batch_sizes),
-                check,
-            )
-        answers.update(
-            {
-                key: {name: row[len(given) :] for name, row in each.items()}
-                for key, each in found.items()
-            }
-        )
-        return {
-            key: {name: row[: len(given)] for name, row in each.items()}
-            for key, each in found.items()
-        }
+            found = served(saved_model, scratch, {**requests, **more}, check)
+        for key, each in found.items():
+            answers[key] = {name: rows[len(given) :] for name, rows in each.items()}
+            found[key] = {name: rows[: len(given)] for name, rows in each.items()}
+        return found
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(verification, "served", of_all)
@@ -173,9 +160,9 @@ def test_the_parameters_themselves_can_be_exported_rather_than_their_average(
     plain = photographs.trainer.export(
         str(tmp_path), photographs.input, model="params", keys=["logits"]
     )
-    requests = Requests({"serving_default": {"examples": payloads(photographs)[:8]}}, (8,))
+    requests = {"serving_default": {"examples": payloads(photographs)[:8]}}
     logits = [
-        answer(path, requests)["serving_default", 8]["logits"]
+        answer(path, requests, (8,))["serving_default", 8]["logits"]
         for path in (plain.path, exported.path)
     ]
     assert np.abs(logits[0] - logits[1]).max() > 1e-3
@@ -208,12 +195,13 @@ def wrong_op(photographs, monkeypatch):
 
 
 def wrong_resizing(photographs, monkeypatch):
-    cubic = DecodeCentralCrop(
-        "image/encoded", into="image", size=(8, 8), resize_short=10, method="bicubic"
+    resized = graph_decoding._resized
+    monkeypatch.setattr(
+        graph_decoding,
+        "_resized",
+        lambda op, *given: resized(replace(op, method="bicubic"), *given),
     )
-    return lambda ctx: (
-        replace(photographs, ops=(cubic,)) if ctx.global_batch_size == 21 else photographs
-    ).input(ctx)
+    return photographs.input
 
 
 def wrong_weight(photographs, monkeypatch):
@@ -228,11 +216,13 @@ def wrong_weight(photographs, monkeypatch):
 
 
 def wrong_order_of_labels(photographs, monkeypatch):
-    named = making._named
+    named = served_function._named
     backwards = replace(
         photographs.records.info.labels, names=photographs.records.info.labels.names[::-1]
     )
-    monkeypatch.setattr(making, "_named", lambda numbers, labels: named(numbers, backwards))
+    monkeypatch.setattr(
+        served_function, "_named", lambda numbers, labels: named(numbers, backwards)
+    )
     return photographs.input
 
 
@@ -241,18 +231,11 @@ def wrong_order_of_labels(photographs, monkeypatch):
     ("broken", "text"),
     [
         pytest.param(wrong_op, r"'logits' of record \d+, .*they differ by", marks=pytest.mark.slow),
-        pytest.param(
-            wrong_resizing,
-            r"'logits' of record \d+, through the signature 'serving_default' in batches of 1",
-            marks=pytest.mark.slow,
-        ),
-        (
-            wrong_weight,
-            r"they differ by 0.00\d+ of the largest value \(tolerance 1e-05\). Nothing was published",
-        ),
+        pytest.param(wrong_resizing, r"'logits' of record \d+, through the signature 'serving_default' in batches of 1", marks=pytest.mark.slow),
+        (wrong_weight, r"they differ by 0.00\d+ of the largest value \(tolerance 1e-05\). Nothing was published"),
         (wrong_order_of_labels, "'class_name' of record 0, .*where they have to be equal"),
     ],
-)
+)  # fmt: skip
 def test_an_export_that_predicts_something_else_is_not_published(
     photographs, tmp_path, monkeypatch, broken, text
 ):
@@ -302,17 +285,6 @@ def test_a_mistake_is_one_error_before_anything_is_written(
     assert not (tmp_path / "exports").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("in_this_process")
-def test_images_that_tensorflow_decodes_and_resizes_are_predicted_as_by_the_trainer(
-    photographs, tmp_path
-):
-    op = DecodeResize("image/encoded", size=(8, 8), fit="pad", method="bicubic")
-    done = photographs.trainer.export(str(tmp_path), replace(photographs, ops=(op,)).input)
-    assert 0 < done.difference < verification.IMAGE_TOLERANCE / 2
-    assert list(described(done)["signatures"]) == ["serving_default", "features", "arrays"]
-
-
 @dataclass(frozen=True)
 class GraphBrighter:
     """Written for a graph, with a seed."""
@@ -324,16 +296,28 @@ class GraphBrighter:
         return ExportedBrighter.tensorflow(self, features)
 
 
+class OfLabel(Brighter):
+    """Without a graph: the model does not depend on it."""
+
+    reads = ("image/class/label",)
+
+    def output_spec(self, specs):
+        return {"image/class/label": specs["image/class/label"]}
+
+    def __call__(self, features, rng):
+        return features
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_this_process")
-@pytest.mark.parametrize("op", [ExportedBrighter(), TensorFlowOp(GraphBrighter())], ids=repr)
-def test_an_op_with_a_method_tensorflow_is_exported(photographs, tmp_path, op):
-    def input_fn(ctx):
-        return photographs.input(
-            ctx, Rename({"image": "picture"}), Rename({"picture": "image"}), ExportedBrighter()
-        )
-
-    done = photographs.trainer.export(str(tmp_path), input_fn)
+@pytest.mark.parametrize(
+    "op", [ExportedBrighter(), TensorFlowOp(GraphBrighter()), OfLabel()], ids=repr
+)
+def test_an_op_with_a_method_tensorflow_or_without_an_effect_is_exported(photographs, tmp_path, op):
+    renames = Rename({"image": "picture"}), Rename({"picture": "image"})
+    done = photographs.trainer.export(
+        str(tmp_path), lambda ctx: photographs.input(ctx, *renames, op)
+    )
     assert list(described(done)["signatures"]) == ["serving_default", "features", "arrays"]
     assert described(done)["verified"]["difference"]["features"] < 0.002
 
@@ -377,68 +361,33 @@ def test_stored_features_have_the_dtypes_of_the_signature_for_them(photographs):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_this_process")
-def test_an_op_that_the_model_does_not_depend_on_needs_no_graph(photographs, tmp_path):
-    class Label(Brighter):
-        reads = ("image/class/label",)
-
-        def output_spec(self, specs):
-            return {"image/class/label": specs["image/class/label"]}
-
-        def __call__(self, features, rng):
-            return features
-
-    done = photographs.trainer.export(str(tmp_path), lambda ctx: photographs.input(ctx, Label()))
-    assert list(described(done)["signatures"]) == ["serving_default", "features", "arrays"]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("in_this_process")
-def test_an_export_with_a_foreign_input_has_only_the_arrays_signature(
+def test_a_foreign_input_has_only_the_arrays_signature_and_a_fixed_batch_size_is_refused(
     dense_task, vector_input, config, tmp_path
 ):
-    task = replace(
-        dense_task, predict_fn=lambda variables, batch: {"sums": batch["x"] @ variables.params["a"]}
-    )
-    trainer = Trainer(task, config("model"))
-    trainer.train(vector_input, max_steps=1)
-    done = trainer.export(str(tmp_path / "exports"), vector_input)
-    assert list(described(done)["signatures"]) == ["arrays"]
+    def sums(variables, batch):
+        return {"sums": batch["x"] @ variables.params["a"]}
 
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("in_this_process")
-def test_a_model_that_fixes_the_batch_size_is_refused_by_the_export(
-    dense_task, vector_input, config, tmp_path
-):
     def rigid(variables, batch):
         return {"sums": batch["x"].reshape(len(batch["x"]), -1) @ variables.params["a"]}
 
-    trainer = Trainer(replace(dense_task, predict_fn=rigid), config("model"))
-    trainer.train(vector_input, max_steps=1)
-    with pytest.raises(
-        ExportError, match="cannot be converted for any number of rows: .*not from len"
-    ):
-        trainer.export(str(tmp_path / "exports"), vector_input)
+    free, fixed = (
+        Trainer(replace(dense_task, predict_fn=each), config("model")) for each in (sums, rigid)
+    )
+    free.train(vector_input, max_steps=1)
+    done = free.export(str(tmp_path / "exports"), vector_input)
+    assert list(described(done)["signatures"]) == ["arrays"]
+    text = "cannot be converted for any number of rows: .*not from len"
+    with pytest.raises(ExportError, match=text):
+        fixed.export(str(tmp_path / "exports"), vector_input)
 
 
-@pytest.mark.parametrize(
-    ("name", "argument"),
-    [
-        ("image/encoded", "image_encoded"),
-        ("2m temperature", "arg_2m_temperature"),
-        ("_x", "arg__x"),
-        ("class", "class_"),
-    ],
-)
-def test_the_names_of_inputs_are_ones_that_python_and_tensorflow_accept(name, argument):
-    signature = making._signature({name: ArraySpec((), np.dtype(np.float32))})
-    assert [spec.name for spec in signature.values()] == [argument]
-
-
-def test_columns_whose_names_become_the_same_argument_are_both_in_the_signature():
-    spec = ArraySpec((), np.dtype(np.float32))
-    signature = making._signature({"a b": spec, "a-b": spec})
-    assert {name: each.name for name, each in signature.items()} == {"a b": "a_b", "a-b": "a_b_"}
+def test_the_names_of_inputs_are_different_ones_that_python_and_tensorflow_accept():
+    names = {"image/encoded": "image_encoded", "2m temperature": "arg_2m_temperature"}
+    names |= {"_x": "arg__x", "class": "class_", "a b": "a_b", "a-b": "a_b_"}
+    specs = dict.fromkeys(names, ArraySpec((), np.dtype(np.float32)))
+    made = served_function._signature(specs, dict, {name: name for name in names}, 0)
+    assert {name: spec.name for name, spec in made.inputs.items()} == names
+    assert made.records == {argument: name for name, argument in names.items()}
 
 
 def test_a_jax_without_jax2tf_is_one_error(photographs, tmp_path, monkeypatch):
@@ -452,16 +401,9 @@ def test_a_jax_without_jax2tf_is_one_error(photographs, tmp_path, monkeypatch):
 
 
 def test_a_split_that_begins_with_bad_records_only_is_one_error(tmp_path):
-    make: Any = make_export
+    options = ExportOptions(str(tmp_path))
+    batch = {"_mask": np.zeros(21, np.float32)}
+    rest: Any = (None, None, {}, {}, iter(()), [{}], batch, lambda: None)
     with pytest.raises(ExportError, match="begins without a good record to verify the export with"):
-        make(
-            ExportOptions(str(tmp_path)),
-            None,
-            {},
-            None,
-            iter(()),
-            [],
-            ServedExamples({}, 0, None),
-            lambda: None,
-        )
+        exporting.make_export(options, *rest)
     assert list(tmp_path.iterdir()) == []

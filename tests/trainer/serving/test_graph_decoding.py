@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pipeline.decoding.decode import Decoder
-from pipeline.decoding.planning import PadTo
+from pipeline.decoding.padding import PadTo
 from pipeline.decoding.rows import RowDecoder
 from pipeline.errors import ExportError
 from pipeline.ops import Rename

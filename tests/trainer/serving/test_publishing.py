@@ -13,7 +13,7 @@ from trainer.serving import publishing
 from trainer.serving.publishing import ExportOptions, Exports, check_place
 
 NOW = 1_800_000_000
-ABOUT = {"origin": {}, "signatures": {}, "verified": {}}
+ABOUT = {"origin": {"metrics": {"loss": 0.5}}, "signatures": {}, "verified": {}}
 DATA = "variables.data-00000-of-00001"
 
 
@@ -35,15 +35,12 @@ def make(directory, content=b"graph"):
     (model / "saved_model.pb").write_bytes(content)
     (model / "fingerprint.pb").touch()
     (model / "variables" / DATA).write_bytes(b"numbers" * 10**6)
-    (model / "assets.extra" / "infeed.json").write_text(
-        json.dumps(ABOUT | {"origin": {"metrics": {"loss": 0.5}}})
-    )
     return model
 
 
 def publish(exports, content=b"graph"):
     with exports.unpublished() as directory:
-        return exports.publish(make(directory, content))
+        return exports.publish(make(directory, content), ABOUT)
 
 
 def test_an_export_is_named_by_its_time_and_has_all_files(exports):
@@ -236,26 +233,26 @@ def test_a_hidden_directory_without_our_mark_stays(tmp_path):
     assert (tmp_path / ".unpublished-mine" / "notes").read_bytes() == b"mine"
 
 
-@pytest.mark.parametrize("file", ["manifest.json", "_shards/train.plan.json"])
-def test_exports_into_a_dataset_are_refused(exports, file):
-    write(exports.path, {file: b"{}"})
-    with pytest.raises(OptionError, match="is a dataset"):
-        ExportOptions(exports.path)
-
-
-@pytest.mark.parametrize("name", ["lr[0.1]", "a\\b"])
-def test_exports_where_tensorflow_would_look_for_a_pattern_are_refused(tmp_path, name):
-    with pytest.raises(OptionError, match=r"has \[ or \\ in its name, which TensorFlow takes"):
-        ExportOptions(f"{tmp_path}/{name}/export")
-
-
-@pytest.mark.parametrize("below", ["", "/100"])
-def test_exports_into_the_checkpoints_of_a_run_are_refused(exports, below):
-    place = f"{exports.path}/checkpoints{below}"
-    ExportOptions(place)  # a directory that is only named like it
-    write(exports.path, {"_owner/000001.json": b"{}"})
-    with pytest.raises(OptionError, match=f"{place} belongs to the checkpoints of a run"):
-        ExportOptions(place)
+@pytest.mark.parametrize(
+    ("place", "files", "text"),
+    [
+        ("", ["manifest.json"], "is a dataset"),
+        ("", ["_shards/train.plan.json"], "is a dataset"),
+        ("lr[0.1]/export", [], r"has \[ or \\ in its name, which TensorFlow takes"),
+        ("a\\b/export", [], r"has \[ or \\ in its name, which TensorFlow takes"),
+        ("checkpoints", ["_owner/000001.json"], "/checkpoints belongs to the checkpoints of a run"),
+        ("checkpoints/100", ["_owner/000001.json"], "/100 belongs to the checkpoints of a run"),
+    ],
+)
+def test_exports_where_a_number_has_another_meaning_or_tensorflow_cannot_load_are_refused(
+    exports, place, files, text
+):
+    path = f"{exports.path}/{place}".rstrip("/")
+    if files:
+        ExportOptions(path)  # a directory that is only named like it
+    write(exports.path, dict.fromkeys(files, b"{}"))
+    with pytest.raises(OptionError, match=text):
+        ExportOptions(path)
 
 
 def test_exports_into_the_future_checkpoints_of_a_new_run_are_refused(tmp_path, monkeypatch):

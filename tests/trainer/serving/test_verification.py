@@ -57,18 +57,10 @@ def test_differences_are_relative_for_floats_and_all_or_nothing_for_other_types(
             {"far": [10**9 + 1.0, 10**9 + 2.5]},
             r"'far' of record 1, .* is 2\.0, and 2\.5 in predict: they differ by 0\.2",
         ),
-        (
-            {"class": [1], "more": [0]},
-            {"class": [1]},
-            "the export has the prediction 'more', predict does not",
-        ),
-        (
-            {"class": [1]},
-            {"class": [1], "score": [0.5]},
-            "predict has the prediction 'score', the export does not",
-        ),
+        ({"class": [1], "more": [0]}, {"class": [1]}, "the export has the prediction 'more', predict does not"),
+        ({"class": [1]}, {"class": [1], "score": [0.5]}, "predict has the prediction 'score', the export does not"),
     ],
-)
+)  # fmt: skip
 def test_the_error_names_the_prediction_and_the_record_that_differ_most(
     monkeypatch, found, expected, text
 ):
@@ -80,7 +72,15 @@ def test_the_error_names_the_prediction_and_the_record_that_differ_most(
 
     monkeypatch.setattr(verification, "served", lambda *given: {("arrays", 3): arrays(found)})
     with pytest.raises(ExportError, match=text):
-        verify("there", "here", {}, arrays(expected), {"far": 1e9}, {"arrays": 1e-5}, lambda: None)
+        verify(
+            "there",
+            "here",
+            {"arrays": {}},
+            arrays(expected),
+            {"far": 1e9},
+            {"arrays": 1e-5},
+            lambda: None,
+        )
 
 
 @pytest.mark.slow
@@ -93,7 +93,7 @@ def test_a_missing_saved_model_is_a_one_line_error_and_local_modules_are_not_imp
         ExportError,
         match="does not run without JAX: exit code 1, OSError: SavedModel file does not",
     ):
-        served(str(tmp_path), str(tmp_path), verification.Requests({}, (1,)))
+        served(str(tmp_path), str(tmp_path), {})
 
 
 def test_an_interruption_ends_the_process_that_serves(tmp_path):
@@ -101,7 +101,7 @@ def test_an_interruption_ends_the_process_that_serves(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        served(str(tmp_path), str(tmp_path), verification.Requests({}, (1,)), interrupted)
+        served(str(tmp_path), str(tmp_path), {}, interrupted)
 
 
 def test_a_request_to_end_takes_precedence_over_the_failure_of_the_serving_process(
@@ -121,7 +121,7 @@ def test_a_request_to_end_takes_precedence_over_the_failure_of_the_serving_proce
         served(
             str(tmp_path),
             str(tmp_path),
-            verification.Requests({}, (1,)),
+            {},
             asked_to_end_after_the_first_look,
         )
 
@@ -134,7 +134,7 @@ class Stuck:
     def __reduce__(self):
         return time.sleep, (60,)
 
-served(sys.argv[1], sys.argv[1], (Stuck(), (1,)))
+served(sys.argv[1], sys.argv[1], Stuck())
 """
 
 
@@ -144,7 +144,7 @@ def child_of(pid):
     serving = [
         int(each)
         for each in found
-        if b"serving_process" in Path(f"/proc/{each}/cmdline").read_bytes()
+        if b"trainer.serving.verification" in Path(f"/proc/{each}/cmdline").read_bytes()
     ]
     return serving[0] if serving else None
 

@@ -1,4 +1,5 @@
-"""Every augmentation at every strength has pinned pixels: those of Pillow, which the published code calls."""
+"""Pixels of images: crops, flips, sizes, and every augmentation at every strength, pinned to those of Pillow,
+which the published code calls."""
 
 import numpy as np
 import pytest
@@ -11,10 +12,8 @@ from PIL import Image
 from sweep import examples
 
 from pipeline import ops
-from pipeline.decoding.decode import Decoder
-from pipeline.decoding.op import rngs_of
 from pipeline.decoding.pixel_ops import NAMES, STRENGTHS, augmented
-from pipeline.errors import OptionError, SchemaError
+from pipeline.decoding.rng import rngs_of
 from pipeline.spec import NUMBERS
 
 DRAWN = range(2 * STRENGTHS)
@@ -182,67 +181,3 @@ def test_grey_becomes_three_equal_channels():
     np.testing.assert_array_equal(
         run(ops.GreyToRgb(), IMAGE[..., :1]), np.repeat(IMAGE[..., :1], 3, -1)
     )
-
-
-@pytest.mark.parametrize(
-    ("record", "op", "text"),
-    [
-        (
-            layout(32, 32, 3),
-            ops.CentralCrop(size=(64, 48)),
-            r"'image' is 32 x 32, smaller than the 64 x 48 .*Resize\('im",
-        ),
-        (
-            layout(32, 32, 3),
-            ops.RandomCrop(size=(24, 41)),
-            "is 32 x 32 and 4 pixels of padding on each side, smaller than",
-        ),
-        (
-            layout(8, 8, 3),
-            ops.GreyToRgb(),
-            "has 3 channels. Leave this op out: the image is already RGB",
-        ),
-        (layout(8, 8, 2), ops.GreyToRgb(), "has 2 channels. It must have 1"),
-        (
-            layout(8, 8, 3, dtype="f4"),
-            ops.Resize(),
-            "is float32 .* must be a uint8 image .* Put this op before the one",
-        ),
-        (
-            layout(8, 8),
-            ops.RandomFlip(),
-            r"is uint8 \(8, 8\); .* A grey image has one channel: \(8, 8, 1\)",
-        ),
-        (
-            layout(8, 8, 4),
-            ops.TrivialAugmentWide(),
-            r"has 4 channels; it must have 1 \(grey\) or 3 \(RGB\)",
-        ),
-        (
-            np.dtype([("image", "S9")]),
-            ops.RandomCrop(),
-            r"'image' is bytes; .* Decode it first: DecodeResize, DecodeCentr",
-        ),
-    ],
-)
-def test_an_image_that_does_not_fit_an_op_is_refused_with_a_suitable_op(record, op, text):
-    with pytest.raises(SchemaError, match=text):
-        Decoder(record, 1, ops=[op])
-
-
-@pytest.mark.parametrize(
-    ("make", "text"),
-    [
-        (lambda: ops.RandomShift("image", pixels=-1), "pixels=-1"),
-        (lambda: ops.RandomShift("image", fill="wrap"), "fill='wrap'"),
-        (lambda: ops.RandomCrop(padding=-1), "padding=-1"),
-        (lambda: ops.RandomCrop(fill="wrap"), "fill='wrap'"),
-        (lambda: ops.RandomCrop(size=(0, 8)), r"size=.* must be \(height, width\)"),
-        (lambda: ops.CentralCrop(size=(8, 8, 3)), r"size=.* must be \(height, width\)"),
-        (lambda: ops.Resize(size=(8, 0)), r"size=.* must be \(height, width\)"),
-        (lambda: ops.Resize(method="area"), "method='area'"),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(make, text):
-    with pytest.raises(OptionError, match=text):
-        make()

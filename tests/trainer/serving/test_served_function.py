@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from pipeline.errors import ExportError, OptionError
-from trainer.serving.served_model import dependencies, serve
+from trainer.serving.served_function import dependencies, serve
 from trainer.task import Task, Variables
 
 STRUCT = {
@@ -74,21 +74,12 @@ def test_keys_select_the_served_predictions():
 @pytest.mark.parametrize(
     ("predict", "text"),
     [
-        (
-            lambda variables, batch: {"label": batch["label"]},
-            "none of the predictions label depends on the model",
-        ),
-        (
-            lambda variables, batch: {"odd": scores(variables, batch) + batch["_index"][:, None]},
-            "odd depend on _index",
-        ),
-        (
-            lambda variables, batch: {"same": jnp.ones((8, 1)) * variables.params["w"][0, 0]},
-            "same depend on no array",
-        ),
+        (lambda variables, batch: {"label": batch["label"]}, "none of the predictions label depends on the model"),
+        (lambda variables, batch: {"odd": scores(variables, batch) + batch["_index"][:, None]}, "odd depend on _index"),
+        (lambda variables, batch: {"same": jnp.ones((8, 1)) * variables.params["w"][0, 0]}, "same depend on no array"),
     ],
     ids=["no model", "number of a record", "no record"],
-)
+)  # fmt: skip
 def test_a_prediction_that_cannot_be_served_is_one_error(predict, text):
     with pytest.raises(ExportError, match=text):
         serve(task(predict), MODEL, STRUCT, None)
@@ -119,17 +110,8 @@ doubled.defjvp(lambda primals, tangents: (doubled(*primals), tangents))
         (jax.checkpoint(separate), [{0}, {1, 2}, set()]),
         (lambda a, b, c: (*doubled(a, b), c), [{0, 1}, {0, 1}, {2}]),  # JAX does not look into it
         (through_a_loop, [{0, 1}, {0, 1}, {2}]),
-        (
-            lambda a, b, c: (
-                *jax.lax.fori_loop(0, 2, lambda _, ab: separate(*ab, c)[:2], (a, b)),
-                c,
-            ),
-            [{0}, {1, 2}, {2}],
-        ),
-        (
-            lambda a, b, c: jax.lax.cond(c[0] > 0, separate, separate, a, b, c),
-            [{0, 2}, {1, 2}, {2}],
-        ),
+        (lambda a, b, c: (*jax.lax.fori_loop(0, 2, lambda _, ab: separate(*ab, c)[:2], (a, b)), c), [{0}, {1, 2}, {2}]),
+        (lambda a, b, c: jax.lax.cond(c[0] > 0, separate, separate, a, b, c), [{0, 2}, {1, 2}, {2}]),
         (lambda a, b, c: (a, b, a), [{0}, {1}, {0}]),
     ],
     ids=[
@@ -143,7 +125,7 @@ doubled.defjvp(lambda primals, tangents: (doubled(*primals), tangents))
         "condition",
         "inputs",
     ],
-)
+)  # fmt: skip
 def test_an_output_depends_on_what_it_is_computed_from(function, expected):
     rows = jnp.ones(3)
     assert dependencies(jax.make_jaxpr(function)(rows, rows, rows)) == expected
