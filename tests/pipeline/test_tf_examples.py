@@ -185,17 +185,17 @@ def test_pairs_for_keras_have_as_many_batches_on_every_host(numbers_of):
 
 
 @pytest.mark.parametrize(
-    ("damage", "number"),
+    ("damage", "number", "shuffle"),
     [
-        (lambda data, at: data[: at + 20] + b"\xff" + data[at + 21 :], 1),
-        (lambda data, at: data[: at + 8] + b"\xff" + data[at + 9 :], 1),  # of the frame
-        (lambda data, _: data[:-40], 2),
-        (lambda data, at: data[:at], 1),
-        (lambda data, _: b"", 0),
+        (lambda data, at: data[: at + 20] + b"\xff" + data[at + 21 :], 1, True),
+        (lambda data, at: data[: at + 20] + b"\xff" + data[at + 21 :], 1, False),
+        (lambda data, at: data[: at + 8] + b"\xff" + data[at + 9 :], 1, False),  # of the frame
+        (lambda data, _: data[:-40], 2, True),
+        (lambda data, at: data[:at], 1, False),
+        (lambda data, _: b"", 0, True),
     ],
-    ids=["a byte", "a frame", "the end", "whole records", "all"],
+    ids=["a byte", "a byte in order", "a frame", "the end", "whole records", "all"],
 )
-@pytest.mark.parametrize("shuffle", [True, False])
 def test_a_damaged_record_is_named_by_file_number_and_offset(
     numbers_of, tmp_path, damage, number, shuffle
 ):
