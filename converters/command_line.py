@@ -23,7 +23,8 @@ from converters.raw.files import unread
 from pipeline.checks import check_number, did_you_mean
 from pipeline.console.console import Console, say
 from pipeline.console.parser import Parser, spelled
-from pipeline.errors import InfeedError, OptionError, how_to_install
+from pipeline.errors import InfeedError, OptionError
+from pipeline.packages import how_to_install
 from pipeline.sizes import parse_bytes
 
 

@@ -26,7 +26,8 @@ from converters.imagenet.converter import VALIDATION_LABELS
 from converters.imagenet.layouts import TRAIN_TAR, VALIDATION_TAR
 from pipeline.console.console import Console, say
 from pipeline.console.parser import Parser
-from pipeline.errors import InfeedError, OptionError, how_to_install
+from pipeline.errors import InfeedError, OptionError
+from pipeline.packages import how_to_install
 from pipeline.raw.jpeg import Jpeg
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import write_file

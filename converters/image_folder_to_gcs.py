@@ -17,6 +17,7 @@ from converters.command_line import chosen_splits, conversion_parser, parsed, ru
 from converters.image_folder.converter import ImageFolderConverter
 from converters.image_folder.layouts import find_folders
 from converters.images.image_options import add_image_options, to_jpeg_of
+from converters.raw.files import NO_OTHERS
 from converters.raw.splits import SPLITS, held_out_of
 from pipeline.console.console import Console
 
@@ -36,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with Console().status("looking for class folders"):  # reads an archive to its end
             raw = find_folders(args.raw_data_dir, splits, held_out, scratch)
         converter = ImageFolderConverter(raw.classes, held_out, to_jpeg)
-        return run(args, converter, raw.sources, scratch, notices=raw.notices, used="^$")
+        return run(args, converter, raw.sources, scratch, notices=raw.notices, used=NO_OTHERS)
 
 
 def _parser() -> argparse.ArgumentParser:

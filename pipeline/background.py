@@ -21,8 +21,9 @@ from types import FrameType
 from typing import Any, Generic, TypeVar
 
 from pipeline.checks import check_number
-from pipeline.errors import InfeedError, StallError, keeps_all_frames
+from pipeline.errors import InfeedError, StallError
 from pipeline.logs import log
+from pipeline.user_code import keeps_all_frames
 
 
 def checked_stall_seconds(stall_seconds: float) -> float:

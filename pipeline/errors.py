@@ -2,23 +2,11 @@
 
 A message states the problem, the value found, the allowed values and the remedy. Command lines
 print it without a traceback and exit with 2. Names in raw data may contain anything, so str() of an
-error escapes control characters. A notebook shows an error below the user's own frames only. Like
-JAX's own filter, this is off if the environment has JAX_TRACEBACK_FILTERING=off.
+error escapes control characters. Stdlib only."""
 
-The remedy for a missing package is a command that works from a checkout and from a wheel, published
-or not: pip finds 'infeed[read]' only in a package index, so for a wheel the command lists the
-packages of the extra. Stdlib only."""
-
-import contextlib
-import functools
-import os
 import re
-import shlex
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, requires
-from pathlib import Path
-from types import TracebackType
+
+from pipeline.user_code import SaysEverything
 
 __all__ = [
     "BadRecordsError",
@@ -49,80 +37,14 @@ __all__ = [
     "printable",
 ]
 
-_ROOT = Path(__file__).resolve().parents[1]
-_OURS = tuple(
-    f"{_ROOT / name}{os.sep}" for name in ("pipeline", "trainer", "converters", "beam_jobs")
-)
-_LIBRARIES = (
-    f"{os.sep}site-packages{os.sep}",
-    f"{os.sep}dist-packages{os.sep}",
-    "__autograph_generated_file",
-)
-_STDLIB = f"{Path(os.__file__).resolve().parent}{os.sep}"
 # C0, DEL, C1; direction marks and overrides; line separators; and lone surrogates, which UTF-8
 # cannot encode.
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-_OF_EXTRA = re.compile(r"""(?P<requirement>.*?)\s*;\s*extra\s*==\s*["'](?P<extra>[\w-]+)["']""")
-_OURSELVES = re.compile(r"infeed\[(?P<extras>[\w,-]+)\]")
 
 
-class ShortInNotebooks(BaseException):
-    """An error whose message says everything: a notebook shows it below the user's own frames,
-    without its causes."""
-
-    def _render_traceback_(self) -> list[str]:
-        """What IPython shows, if an exception has this method."""
-        from IPython import get_ipython  # pyright: ignore[reportMissingImports, reportPrivateImportUsage]
-
-        trace = self.__traceback__
-        cause = self.__cause__
-        silent = self.__suppress_context__
-        if not keeps_all_frames():
-            trace = only(user_frames(trace)) or trace
-            self.__cause__ = None
-        try:
-            return get_ipython().InteractiveTB.structured_traceback(
-                type(self), self, trace, tb_offset=0
-            )
-        finally:
-            self.__cause__ = cause
-            self.__suppress_context__ = silent
-
-
-def keeps_all_frames() -> bool:
-    """Whether the user asked for complete tracebacks."""
-    return os.environ.get("JAX_TRACEBACK_FILTERING") == "off"
-
-
-def user_frames(trace: TracebackType | None) -> list[TracebackType]:
-    """The entries of a traceback that are neither ours nor a library's, outermost first."""
-    return [entry for entry in _entries(trace) if _is_users(entry.tb_frame.f_code.co_filename)]
-
-
-def only(entries: Iterable[TracebackType]) -> TracebackType | None:
-    """A traceback of these entries."""
-    shown: TracebackType | None = None
-    for entry in reversed(list(entries)):
-        shown = TracebackType(shown, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
-    return shown
-
-
-def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:
-    while trace is not None:
-        yield trace
-        trace = trace.tb_next
-
-
-def _is_users(file: str) -> bool:
-    if file.startswith("<"):  # such as <string>, in which dataclasses are written
-        return file.startswith(("<stdin>", "<ipython-input"))
-    path = os.path.realpath(file)
-    return not path.startswith((*_OURS, _STDLIB)) and not any(part in path for part in _LIBRARIES)
-
-
-class InfeedError(ShortInNotebooks, Exception):
+class InfeedError(SaysEverything, Exception):
     """The root of the tree: `except InfeedError` catches everything that infeed itself raises.
 
     Each argument is one line of the message. A newline inside an argument is part of a name and is
@@ -241,49 +163,3 @@ def printable(text: str) -> str:
     r"""The text with escapes (\x1b, \n, \u202e ...) for terminal controls and for what UTF-8 cannot
     encode."""
     return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
-
-
-def how_to_install(*names: str) -> str:
-    """The command for these extras, quoted for a shell: pip install -e '.[tf]' in a checkout.
-
-    Elsewhere it lists what they require, as no package index has infeed; where nothing tells that,
-    it names the extras: an error must not fail on its remedy."""
-    if _is_checkout():
-        # Path.cwd() fails where it was removed
-        here = "." if os.environ.get("PWD") == str(_ROOT) else _ROOT
-        return f"pip install -e '{here}[{','.join(names)}]'"
-    extras = _extras()
-    packages = (
-        packages_of(names, extras)
-        if extras.keys() >= set(names)
-        else [f"infeed[{','.join(names)}]"]
-    )
-    return f"pip install {' '.join(map(shlex.quote, packages))}"
-
-
-def _is_checkout() -> bool:
-    with contextlib.suppress(OSError, KeyError, ValueError):  # missing, or that of another project
-        return tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]["name"] == "infeed"
-    return False
-
-
-def packages_of(names: Sequence[str], extras: Mapping[str, Sequence[str]]) -> list[str]:
-    """The requirements of these extras and of the extras that they include, each once."""
-    packages = dict[str, None]()
-    for requirement in (requirement for name in names for requirement in extras[name]):
-        ours = _OURSELVES.fullmatch(requirement)
-        packages |= dict.fromkeys(
-            packages_of(ours["extras"].split(","), extras) if ours else [requirement]
-        )
-    return list(packages)
-
-
-@functools.cache
-def _extras() -> Mapping[str, Sequence[str]]:
-    """What each extra requires, by the metadata of an installed wheel."""
-    requirements = dict[str, list[str]]()
-    # our packages were copied without their metadata
-    with contextlib.suppress(PackageNotFoundError):
-        for match in filter(None, map(_OF_EXTRA.fullmatch, requires("infeed") or ())):
-            requirements.setdefault(match["extra"], []).append(match["requirement"])
-    return requirements

@@ -5,7 +5,7 @@ import contextlib
 import os
 import sys
 
-from pipeline.errors import how_to_install
+from pipeline.packages import how_to_install
 from pipeline.quiet import quiet_libraries
 
 __all__ = ["JAX_CAME_FIRST", "tf"]

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from pipeline.checks import did_you_mean
-from pipeline.errors import InfeedError, OptionError, how_to_install
+from pipeline.errors import InfeedError, OptionError
+from pipeline.packages import how_to_install
 from pipeline.quiet import quiet_libraries
 from pipeline.shards.naming import hex_digest
 from pipeline.storage.schemes import open_storage

@@ -180,6 +180,7 @@ def test_the_help_of_a_recipe_shows_what_people_use_and_names_the_help_that_show
 def test_flags_of_recipes_are_described_in_sentences_that_only_the_width_breaks(train_help):
     shown = train_help("digits", "--help")
     words = " ".join(re.sub("[│╭╮╰╯─]", " ", shown).split())
+    assert "--mode {train,evaluate,evaluate-continuously,predict,export,sample}" in words
     assert "A run that finds a checkpoint there resumes from it. One training run owns it" in words
     assert not re.search(r" resumes from[ │]*\n", shown)  # where the source has a line break
 

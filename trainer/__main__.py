@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pipeline import logs
 from pipeline.console.commands import as_started, command_of, help_end, program
 from pipeline.console.interrupts import ctrl_c_raises, ends_when_not_read
-from pipeline.errors import HostError, InfeedError, how_to_install, keeps_all_frames, printable
+from pipeline.errors import HostError, InfeedError, printable
+from pipeline.packages import how_to_install
 from pipeline.user_code import described, notes_of, source_lines
 from trainer.commands import RECIPES, is_ours
 from trainer.hosts import exits
-from trainer.reports.segments import Command
+from trainer.reports.segments import Invocation
 
 if TYPE_CHECKING:
     from trainer.recipe import Recipe
@@ -94,9 +95,9 @@ def _of_user(error: Exception) -> str | None:
             message += f" Install what training needs: {how_to_install('train')}."
         return message
     frames = source_lines(error)
-    if not frames or keeps_all_frames():
+    if not frames:
         return None
-    return f"{described(error)}\n{printable(frames[-1])}"
+    return f"{printable(described(error))}\n{printable(frames[-1])}"
 
 
 def _run(kind: "type[Recipe]", name: str, options: Sequence[str]) -> None:
@@ -120,7 +121,7 @@ def _run(kind: "type[Recipe]", name: str, options: Sequence[str]) -> None:
             _check(recipe)
         from trainer.commands.running import run
 
-        run(recipe, Command(name, list(options), str(Path.cwd())))
+        run(recipe, Invocation(name, list(options), str(Path.cwd())))
 
 
 def _check(recipe: "Recipe") -> None:

@@ -10,7 +10,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from pipeline.checks import check_choice
-from pipeline.errors import OptionError, how_to_install
+from pipeline.errors import OptionError
+from pipeline.packages import how_to_install
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import join
 from trainer.inputs import InputFn

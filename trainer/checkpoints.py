@@ -21,7 +21,7 @@ from pipeline.errors import CheckpointError, OptionError
 from pipeline.sizes import format_bytes
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
-from trainer.checkpointing import listing
+from trainer.checkpointing import keeping, listing
 from trainer.checkpointing.contents import read_array, read_contents
 
 __all__ = ["EXAMPLES", "get_variable_names", "get_variable_value", "latest_checkpoint", "main"]
@@ -134,7 +134,7 @@ def _listed(workdir: str, steps: Sequence[int]) -> list[dict[str, Any]]:
     """One entry per checkpoint; that of a damaged one has the error instead of its contents."""
     storage = open_storage(workdir)
     directory = listing.checkpoints_directory(workdir)
-    measured = listing.Evaluations(workdir).read()
+    measured = keeping.Evaluations(workdir).read()
     entries = []
     for step in steps:
         size = listing.checkpoint_bytes(storage, join(directory, str(step)))
@@ -148,7 +148,7 @@ def _listed(workdir: str, steps: Sequence[int]) -> list[dict[str, Any]]:
     # By the newest settings, which the next run would use.
     config = next((entry["config"] for entry in reversed(entries) if "config" in entry), {})
     if config.get("keep_best"):
-        best = listing.best_step(measured, steps, config["keep_best"], config["keep_best_mode"])
+        best = keeping.best_step(measured, steps, config["keep_best"], config["keep_best_mode"])
         for entry in entries:
             entry["best"] = entry["step"] == best
     return entries

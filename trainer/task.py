@@ -107,9 +107,9 @@ PerRecord = Callable[[Any, Batch], Array]
 """A metric that is a mean: (outputs, batch) -> values [b]."""
 PredictFn = Callable[[Variables, Batch], Mapping[str, Any]]
 """(variables, batch) -> predictions by name: see Task."""
-Step = Callable[[Any, Batch], tuple[Any, dict[str, Any]]]
-"""A step of training, evaluation or prediction: (state, batch) -> the new state, and scalars or
-predictions."""
+Step = Callable[..., tuple[Any, dict[str, Any]]]
+"""A step of training, evaluation or prediction: (what it only reads, ..., state, batch) -> the new
+state, and scalars or predictions."""
 Partition = Callable[[str, tuple[int, ...]], PartitionSpec]
 """(path of a parameter, its shape) -> how to split it over the mesh: see Task."""
 Augment = Callable[[Batch], Batch]

@@ -21,11 +21,12 @@ from trainer.config import Model, TrainerConfig, axis_sizes, partition_rules
 from trainer.inputs import InputFn
 from trainer.loop.evaluate import check_name, evaluate, evaluate_continuously, named_inputs
 from trainer.loop.job import Job
-from trainer.loop.predict import LoadedModel, check_export, check_predict, predict
+from trainer.loop.loaded_model import LoadedModel
+from trainer.loop.prediction import check_export, check_predict, predict
 from trainer.loop.train import train
 from trainer.mesh.batch_spec import BatchAxes, named_leaves
 from trainer.mesh.placement import Placement
-from trainer.reports.segments import Command
+from trainer.reports.segments import Invocation
 from trainer.results import EvalResult, EvaluatedRecords, ExportResult, TrainResult
 from trainer.serving.publishing import PLATFORMS, ExportOptions
 from trainer.task import Task, kind_of
@@ -55,7 +56,7 @@ class Trainer:
         devices: Sequence[Any] | None = None,
         callbacks: Sequence[Callback] = (),
         warm_start: WarmStart | None = None,
-        command: Command | None = None,
+        command: Invocation | None = None,
     ) -> None:
         if not isinstance(config, TrainerConfig):
             raise OptionError(

@@ -16,7 +16,8 @@ from beam_jobs.runners.local import Local
 from beam_jobs.runners.runner import Runner
 from pipeline.checks import did_you_mean
 from pipeline.console.console import Console
-from pipeline.errors import ConversionError, InfeedError, OptionError, how_to_install
+from pipeline.errors import ConversionError, InfeedError, OptionError
+from pipeline.packages import how_to_install
 
 _CONNECT_SECONDS = 10
 _PAGE = "docs/runners.md has both commands."

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from beam_jobs.converter import ConversionJob
-from pipeline.errors import InfeedError, OptionError, how_to_install
+from pipeline.errors import InfeedError, OptionError
+from pipeline.packages import how_to_install
 from pipeline.storage.schemes import is_remote
 
 _JOB_NAME = re.compile("[a-z]([-a-z0-9]*[a-z0-9])?")

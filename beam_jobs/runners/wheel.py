@@ -13,7 +13,8 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path, PurePath
 from typing import Any
 
-from pipeline.errors import InfeedError, packages_of
+from pipeline.errors import InfeedError
+from pipeline.packages import packages_of
 
 _NAME = "infeed"
 _WHEEL = "Wheel-Version: 1.0\nGenerator: infeed\nRoot-Is-Purelib: true\nTag: py3-none-any\n"

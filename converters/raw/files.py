@@ -11,6 +11,7 @@ from pipeline.sizes import counted
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Stat, Storage, find_file, join
 
+NO_OTHERS = "(?!)"  # for `unread`: matches no name
 _MOST_PATHS = 100  # to one directory
 
 
@@ -82,7 +83,7 @@ def unread(
     raw_data_dir: str, sources: Sequence[Source], splits: str | None, used: str
 ) -> Sequence[str]:
     """A note about what else is in the directory of the raw data, unless --splits chose some.
-    used: matches the names of other files that the conversion reads."""
+    used: matches the names of other files that the conversion reads; NO_OTHERS if it reads none."""
     storage = open_storage(raw_data_dir)
     if splits or find_file(storage, raw_data_dir):
         return []

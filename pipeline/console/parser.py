@@ -29,9 +29,11 @@ class Parser(argparse.ArgumentParser):
     """argparse's for the options of a module. Its help starts with the purpose of the command and
     ends with examples.
 
-    doc: the module's docstring, of which the help leaves out the first paragraph. examples: the
-    options of two commands that work. see_also: modules of related commands. Escapes control
-    characters in its messages: a shell's `*` may pass file names that have some."""
+    doc: the module's docstring, of which the help leaves out the first paragraph.
+    examples: the options of two commands that work.
+    see_also: modules of related commands.
+
+    Escapes control characters in its messages: a shell's `*` may pass file names that have some."""
 
     def __init__(
         self,

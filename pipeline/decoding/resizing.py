@@ -11,7 +11,8 @@ from PIL import Image
 
 from pipeline.checks import check_choice
 from pipeline.decoding.op import Op, Size
-from pipeline.errors import OptionError, how_to_install
+from pipeline.errors import OptionError
+from pipeline.packages import how_to_install
 
 try:
     import cv2

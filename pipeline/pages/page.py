@@ -13,7 +13,8 @@ from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.errors import OptionError, StorageError, how_to_install, printable
+from pipeline.errors import OptionError, StorageError, printable
+from pipeline.packages import how_to_install
 from pipeline.sizes import MB, format_bytes, format_number, format_share
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, write_file

@@ -16,7 +16,8 @@ from functools import partial
 from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import unquote
 
-from pipeline.errors import InfeedError, RawDataError, how_to_install
+from pipeline.errors import InfeedError, RawDataError
+from pipeline.packages import how_to_install
 from pipeline.raw.cells import unique
 from pipeline.shards.schema import USUAL_FORMAT, TableFormat
 from pipeline.storage.schemes import open_storage

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipeline.errors import InfeedError, RawDataError, how_to_install
+from pipeline.errors import InfeedError, RawDataError
+from pipeline.packages import how_to_install
 from pipeline.shards.naming import shard_file
 from pipeline.shards.schema import PASSED_ON, SHARD_FILES, Content, Dtype, Feature, Schema
 from pipeline.sources.named_splits import TfdsFiles, kept_of_tfds, tfds_leaves

@@ -464,7 +464,7 @@ def test_a_directory_without_a_checkpoint_and_a_table_of_too_many_rows_are_refus
 ):
     with pytest.raises(CheckpointError, match="has no checkpoint"):
         load(str(tmp_path))
-    monkeypatch.setattr("trainer.commands.predict.MOST_ROWS", 3)
+    monkeypatch.setattr("trainer.commands.new_files.MOST_ROWS", 3)
     (tmp_path / "rows.jsonl").write_text('{"image/height": 1}\n' * 4)
     with pytest.raises(OptionError, match=r"rows\.jsonl has more than 3 rows"):
         predict.main([str(digits_run), str(tmp_path / "rows.jsonl")])

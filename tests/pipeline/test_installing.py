@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import errors as installing
-from pipeline.errors import how_to_install, packages_of
+from pipeline import packages as installing
+from pipeline.packages import how_to_install, packages_of
 
 METADATA = """Metadata-Version: 2.4
 Name: infeed
@@ -56,7 +56,7 @@ def test_a_wheel_names_what_its_metadata_require(tmp_path, metadata, pyproject, 
         (tmp_path / "infeed-9.dist-info" / "METADATA").write_text(metadata)
     if pyproject:
         (tmp_path / "pyproject.toml").write_text(pyproject)
-    program = "from pipeline.errors import how_to_install; print(how_to_install('read'))"
+    program = "from pipeline.packages import how_to_install; print(how_to_install('read'))"
     run = [sys.executable, "-S", "-c", program]
     done = subprocess.run(
         run, check=False, capture_output=True, text=True, timeout=60, cwd=tmp_path

@@ -28,7 +28,7 @@ def compiled(vector_input):
     def compile_step(task, config, input_fn=vector_input):
         job = Trainer(task, config)._job
         opened = job.open("train", input_fn)
-        program = job.program(training_step(job), job.abstract_state(opened), opened, 1)
+        program = job.program(training_step(job), (), job.abstract_state(opened), opened)
         program.compile({1})
         return program.executables[1].as_text()
 

@@ -17,9 +17,9 @@ from pipeline.shards.typed_json import sealed
 from pipeline.storage.schemes import open_storage
 from pipeline.tokenizers import read_text_info
 from trainer.checkpointing.contents import check_tree, read_contents
-from trainer.checkpointing.listing import Evaluations
-from trainer.loop.evaluation import measured
-from trainer.reports.segments import BadRecords, Command, End, Start, append, read_history
+from trainer.checkpointing.keeping import Evaluations
+from trainer.loop.evaluation_end import measured
+from trainer.reports.segments import BadRecords, End, Invocation, Start, append, read_history
 
 MUTANTS = 500 if SWEEP else 25
 ORDER = {"num_records": 9, "batch": 2, "block_starts": [[0, 1, 9]], "seed": 1, "streams": 1}
@@ -28,7 +28,7 @@ INPUT = {
     "order": ORDER,
     "sources": [{"name": "d", "fingerprint": "f", "first": 0, "stop": 9}],
 }
-COMMAND = Command("digits", ["--seed", "1"], "/home")
+COMMAND = Invocation("digits", ["--seed", "1"], "/home")
 START = Start(
     0,
     "2026-11-23T12:00:00+00:00",

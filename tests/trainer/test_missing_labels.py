@@ -114,7 +114,7 @@ class Steps:
             loss = linear_task(kind).loss_fn
         self.job = Job(task, config, Placement.of(jax.devices()[:devices]))
         self.opened = self.job.open("train", lambda ctx: make_input(self.data, ctx))
-        self.program = self.job.program(training_step(self.job), self._state(), self.opened, 1)
+        self.program = self.job.program(training_step(self.job), (), self._state(), self.opened)
         self.program.compile({1})
 
     def _state(self):
@@ -126,7 +126,7 @@ class Steps:
         for batch in itertools.islice(self.opened.source.batches(0), 10):
             ids.append(batch["_index"])
             state, returned = self.program(state, (self.program.place(batch, False),), False)
-            scalars.append(self.program.read(returned, False))
+            scalars.append(self.program.read(returned, False)[0])
         return ids, scalars, state
 
 

@@ -45,8 +45,8 @@ Sums = dict[str, int]  # of the numbers of each array
 class Saved:
     """A checkpoint as it was saved. `CheckpointManager` fills in versions and mesh.
 
-    productive_seconds: see Goodput. run: that saved it, as segments.jsonl names it; None:
-    unknown."""
+    productive_seconds: see Goodput.
+    run: that saved it, as segments.jsonl names it; None: unknown."""
 
     step: int
     state: TrainState

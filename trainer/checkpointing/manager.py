@@ -4,7 +4,6 @@ restores them."""
 import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -20,11 +19,10 @@ from pipeline.logs import logger
 from pipeline.shards.typed_json import sealed
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
-from trainer.checkpointing import listing, orbax_paths
+from trainer.checkpointing import keeping, listing, orbax_paths
 from trainer.checkpointing.arrays import (
     ContentsSave,
     Saved,
-    Sums,
     begin_sums,
     check_model,
     check_numbers,
@@ -64,7 +62,7 @@ class CheckpointManager:
         self._path = orbax_paths.orbax_path(listing.checkpoints_directory(self.workdir))
         self.directory = str(self._path)
         self._storage = open_storage(self.workdir)
-        self._evaluations = listing.Evaluations(self.workdir)
+        self._evaluations = keeping.Evaluations(self.workdir)
         self._manager: ocp.CheckpointManager | None = None
         self._superseded: list[int] = []
         self._unfinished: int | None = None
@@ -80,7 +78,7 @@ class CheckpointManager:
             if jax.process_index() == 0:
                 orbax_paths.remove_unfinished(self.workdir)
             options = ocp.CheckpointManagerOptions(
-                preservation_policy=listing.KeepPolicy(
+                preservation_policy=keeping.KeepPolicy(
                     self._config.keep_max, self._config.keep_every_steps, self.best, self._is_link
                 ),
                 enable_async_checkpointing=True,
@@ -183,15 +181,12 @@ class CheckpointManager:
             self.activity.saved = step
             self.on_complete(step)
 
-    def save(
-        self, saved: Saved, check: Callable[[], Callable[[], None]] = lambda: lambda: None
-    ) -> None:
+    def save(self, saved: Saved, verify: Callable[[], None] = lambda: None) -> None:
         """Copies the state and returns; Orbax writes it in the background. Waits for the previous
         one.
 
-        check: begins to check the state once it has been copied; what it returns waits for the
-        result in the background, on all hosts. If that raises, there is no checkpoint, and `settle`
-        raises the error."""
+        verify: called in the background, on all hosts. If it raises, there is no checkpoint, and
+        `settle` raises the error."""
         self._fence()
         self.settle(wait=True)
         page = {
@@ -205,10 +200,11 @@ class CheckpointManager:
             "description": self._description,
         }
         arrays = list_arrays(saved.state)
-        begun_checks = Future[tuple[Callable[[], None], Callable[[], Sums]]]()
+        # The devices begin with the sums now: later steps reuse the memory of the state.
+        sums = begin_sums(saved.state)
 
         def contents() -> dict[str, Any]:
-            verify, sums = begun_checks.result()
+            """Waits for the devices, so it runs in a thread of Orbax's."""
             verify()
             for name, value in sums().items():
                 arrays[name]["sum"] = value
@@ -221,13 +217,7 @@ class CheckpointManager:
         }
         with self._writing():
             self._remove_superseded()
-            try:
-                begun = self.manager.save(saved.step, args=ocp.args.Composite(**items))
-                # before later steps reuse the memory
-                begun_checks.set_result((check(), begin_sums(saved.state)))
-            except BaseException:
-                begun_checks.cancel()
-                raise
+            begun = self.manager.save(saved.step, args=ocp.args.Composite(**items))
         if not begun:
             raise CheckpointError(
                 f"{self.directory} did not accept the checkpoint of step {saved.step}. It has: "
@@ -305,7 +295,7 @@ class CheckpointManager:
             return None
         steps = self.steps() if steps is None else steps
         mode = self._config.keep_best_mode
-        return listing.best_step(self._evaluations.read(), steps, metric, mode)
+        return keeping.best_step(self._evaluations.read(), steps, metric, mode)
 
     def _previous(self, step: int) -> str:
         before = [other for other in self.steps() if other < step]

@@ -4,8 +4,8 @@ publication.
 The record has one place, and every change is a compare-and-swap: the bucket's, or a lock on the
 disk. So after a takeover the run before publishes nothing more, except a write in progress,
 whatever clocks say. That a living owner is not taken over is only polite: on its own machine a lock
-says that it lives, elsewhere the age of its record, which it renews as it publishes. `claim` marks
-a work directory as one of runs, unless it has files of others. Needs no JAX."""
+says that it lives, elsewhere the age of its record, which it renews as it publishes. Needs no
+JAX."""
 
 import contextlib
 import fcntl
@@ -49,8 +49,11 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True)
 class Record:
-    """Who owns the directory. machine: host name and boot. since: for people. renewed: in seconds
-    since 1970, by the owner's clock."""
+    """Who owns the directory.
+
+    machine: host name and boot.
+    since: for people.
+    renewed: in seconds since 1970, by the owner's clock."""
 
     token: str
     host: str
@@ -106,7 +109,7 @@ def check_writable(workdir: str) -> None:
         raise StorageError(f"cannot write to workdir={workdir}: {explained(error)}") from error
 
 
-def claim(workdir: str) -> str:
+def mark_workdir(workdir: str) -> str:
     """Marks the directory as one of runs, before the first of them writes there; returns its mark.
 
     OptionError if it has a file that runs would replace, but that no run wrote. StorageError if it
@@ -129,7 +132,7 @@ def claim(workdir: str) -> str:
 
 
 def mark_of(workdir: str) -> str:
-    """What tells this work directory from others, once it is claimed; "" before."""
+    """What tells this work directory from others, once it is marked; "" before."""
     return (_content(workdir, MARK) or b"").decode()
 
 
@@ -160,7 +163,7 @@ class Ownership(AbstractContextManager):
         Raises OwnerError, naming the owner, if that is alive. It takes over from an owner on
         another machine whose record has not been renewed for two minutes. StorageError if the
         directory cannot be written to."""
-        claim(self._workdir)
+        mark_workdir(self._workdir)
         self._began = time.monotonic()
         try:
             while self._record is None:

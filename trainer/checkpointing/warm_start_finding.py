@@ -125,8 +125,10 @@ class Array(NamedTuple):
 
 
 class MatchedArray(NamedTuple):
-    """An array of the model, the checkpoint or both. name: the model's. theirs: its name in the
-    checkpoint."""
+    """An array of the model, the checkpoint or both.
+
+    name: the model's.
+    theirs: its name in the checkpoint."""
 
     name: str
     theirs: str | None

@@ -12,8 +12,9 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from pipeline.errors import CheckpointError, how_to_install
+from pipeline.errors import CheckpointError
 from pipeline.logs import logger
+from pipeline.packages import how_to_install
 from pipeline.storage.schemes import open_storage
 from trainer.checkpointing import warm_start_finding as finding
 from trainer.checkpointing.contents import check_tree, read_array, read_contents

@@ -25,11 +25,12 @@ import tyro
 from pipeline.checks import did_you_mean, nearest
 from pipeline.console.commands import help_end, program
 from pipeline.console.fields import field_texts
-from pipeline.errors import InfeedError, OptionError, keeps_all_frames
+from pipeline.errors import InfeedError, OptionError
 from pipeline.user_code import described, source_lines
 from trainer.commands import RECIPES
 from trainer.config import TrainerConfig
-from trainer.hosts.joining import Devices, Distributed
+from trainer.hosts.devices import Devices
+from trainer.hosts.joining import Distributed
 from trainer.recipe import DataRecipe, Recipe
 
 LIBRARIES = (
@@ -104,7 +105,7 @@ def recipe_class(name: str) -> type[Recipe]:
         ) from error
     except Exception as error:
         lines = source_lines(error)
-        if lacks_library(error) or not lines or keeps_all_frames():
+        if lacks_library(error) or not lines:
             raise
         hint = f". {DECORATOR}" if "non-frozen dataclass" in str(error) else ""
         raise OptionError(

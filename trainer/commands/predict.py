@@ -13,38 +13,27 @@ if __name__ == "__main__":
     ctrl_c_exits()  # before the imports: they take seconds
 
 import json
-import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pipeline.console.console import Console, say, table
 from pipeline.console.parser import Parser, exit_with
 from pipeline.errors import (
     EvaluationError,
     OptionError,
-    RawDataError,
-    Reject,
-    SchemaError,
-    StorageError,
     printable,
 )
 from pipeline.logs import errors_only
 from pipeline.raw.cells import MISSING, class_number
-from pipeline.raw.image_files import orientation
-from pipeline.raw.rows import Table, is_table
-from pipeline.shards.example import Value
-from pipeline.sizes import MiB, counted, format_bytes
-from pipeline.sources.in_memory import ExampleRecords
+from pipeline.sizes import counted
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import Storage, in_parallel, join
-from trainer.checkpointing.kept_data import records_like
 from trainer.checkpointing.listing import check_checkpoint
 from trainer.commands import is_ours
+from trainer.commands.new_files import Raw, files_of, read_files, records_of
 from trainer.recipe import DataRecipe
 from trainer.reports.progress import RecordsLine
 
@@ -55,26 +44,9 @@ if TYPE_CHECKING:
 
 EXAMPLES = ("model photo.jpg", "model photos --json --output=predictions.jsonl")
 """The command lines at the end of its help."""
-MOST_BYTES = 1024 * MiB
-MOST_OF_FILE = 512 * MiB
-MOST_ROWS = 1_000_000
-AT_ONCE = 16
 REFUSED_NAMED = 20
 EXISTS = "--output={} exists. Remove it, or give another name."
 WITHOUT_MEANING = ("index", "label", "label_name")  # in predictions of records that have no label
-
-
-class Raw(NamedTuple):
-    """A file, or a row of a table, and its record; or why there is none. rotated: EXIF rotates it,
-    which is ignored.
-
-    cells: those that are classes."""
-
-    name: str
-    features: dict[str, Value]
-    error: str = ""
-    rotated: bool = False
-    cells: Mapping[str, Any] = {}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -107,9 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise OptionError(f"--step={args.step}: give the number of a step, or best.")
     if args.output is not None and open_storage(args.output).exists(args.output):
         raise OptionError(EXISTS.format(args.output))
-    paths = [path for name in args.files for path in _files(name)]
+    paths = [path for name in args.files for path in files_of(name)]
     recipe = _recipe(args.workdir, args.recipe)
-    raw = list(_read(recipe, paths, upright=args.apply_orientation))
+    raw = list(read_files(recipe, paths, upright=args.apply_orientation))
     bad = [each for each in raw if each.error]
     good = [each for each in raw if not each.error]
     with errors_only():  # what they say of records, the end says of files
@@ -153,98 +125,6 @@ def _recipe(workdir: str, name: str | None) -> DataRecipe:
     return recipe
 
 
-def _records(recipe: DataRecipe, name: str, raw: Sequence[Raw]) -> ExampleRecords:
-    """Records that the recipe reads. Raises SchemaError unless their features are a record's."""
-    description = recipe.description
-    assert description is not None
-    schema = recipe.row_schema(recipe.schema)
-    features = [each.features for each in raw]
-    return records_like(description, name, features, [each.name for each in raw], schema)
-
-
-def _files(path: str) -> list[str]:
-    storage = open_storage(path)
-    files = [*_below(storage, path, set())] if storage.exists(path) else []
-    if not files:
-        why = "has no files" if Path(path).is_dir() else "does not exist"
-        raise OptionError(f"{path} {why}. Give images, tables, or folders of them.")
-    return files
-
-
-def _below(storage: Storage, path: str, seen: set[str]) -> Iterator[str]:
-    """The path, or the files in and below it, in the order of their names, without those that begin
-    with a dot.
-
-    Looks into each folder once: links may lead to one above."""
-    if (real := os.path.realpath(path)) in seen:
-        return
-    seen.add(real)
-    try:
-        files, folders = storage.entries(path)
-    except StorageError:  # a file; or it cannot be read, which is an error later
-        yield path
-        return
-    yield from (join(path, name) for name in sorted(files) if not name.startswith("."))
-    for name in folders:
-        if not name.startswith("."):
-            yield from _below(storage, join(path, name), seen)
-
-
-def _read(recipe: DataRecipe, paths: Sequence[str], *, upright: bool) -> Iterator[Raw]:
-    """The records of files, in order. Raises OptionError for more bytes than are kept in memory."""
-    total = 0
-    for first in range(0, len(paths), AT_ONCE):
-        for of_file in in_parallel(
-            lambda path: [*_raw(recipe, path, upright)], paths[first : first + AT_ONCE]
-        ):
-            values = (value for each in of_file for value in each.features.values())
-            total += sum(len(value) for value in values if isinstance(value, bytes))
-            if total > MOST_BYTES:
-                raise OptionError(
-                    f"the files have more than {format_bytes(MOST_BYTES)}, which are kept in "
-                    "memory. Give fewer; or convert them, and predict with --mode predict of the "
-                    "trainer."
-                )
-            yield from of_file
-
-
-def _raw(recipe: DataRecipe, path: str, upright: bool) -> Iterator[Raw]:
-    storage = open_storage(path)
-    units = {name: feature.unit for name, feature in recipe.schema.features.items()}
-    try:
-        if storage.stat(path).bytes > MOST_OF_FILE:
-            yield Raw(
-                path, {}, f"more than {format_bytes(MOST_OF_FILE)}, which are not read into memory"
-            )
-        elif not is_table(path):
-            data = storage.read(path)
-            raw = _record(recipe, path, lambda: recipe.file_record(data, upright=upright))
-            yield raw._replace(rotated=not upright and orientation(data) != 1)
-        else:
-            for count, row in enumerate(Table(path, recipe.schema.table).rows(units=units)):
-                if count == MOST_ROWS:
-                    raise OptionError(
-                        f"{path} has more than {MOST_ROWS:,} rows, which are kept in memory. Give "
-                        "a part."
-                    )
-                name = f"{path}:{row.line}"
-                read = partial(recipe.row_record, row.cells)
-                raw = Raw(name, {}, row.error) if row.error else _record(recipe, name, read)
-                cells = {column: row.cells.get(column) for column in recipe.row_classes}
-                yield raw._replace(cells=cells)
-    except (RawDataError, StorageError) as error:
-        yield Raw(path, {}, str(error))
-
-
-def _record(recipe: DataRecipe, name: str, read: Callable[[], Mapping[str, Value]]) -> Raw:
-    try:
-        raw = Raw(name, dict(read()))
-        _records(recipe, name, [raw])
-        return raw
-    except (Reject, SchemaError) as error:
-        return Raw(name, {}, str(error))
-
-
 def _predicted(
     recipe: DataRecipe, raw: Sequence[Raw], step: Any, bad: list[Raw]
 ) -> Iterator[Mapping[str, Any]]:
@@ -257,7 +137,7 @@ def _predicted(
     from trainer.trainer import Trainer
 
     classes = recipe.class_names()
-    recipe = recipe.on(_records(recipe, "the files", raw))
+    recipe = recipe.on(records_of(recipe, "the files", raw))
     # A few files need no full batch, and rows are cut over the devices as --mode predict cuts them.
     batch = min(len(raw), recipe.trainer.resolved_predict_batch_size)
     devices = jax.local_device_count()

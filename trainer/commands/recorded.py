@@ -22,11 +22,11 @@ from trainer.commands import is_ours
 from trainer.commands.loading import HELP, parsed, recipe_class
 from trainer.optimizers.config import OptimizerConfig
 from trainer.recipe import DataRecipe, Recipe
-from trainer.reports.segments import Command, read_history
+from trainer.reports.segments import Invocation, read_history
 
 if TYPE_CHECKING:
     from trainer.checkpointing.manager import WhichStep
-    from trainer.loop.predict import LoadedModel
+    from trainer.loop.loaded_model import LoadedModel
     from trainer.task import Task
 
 log = logger("trainer")
@@ -38,7 +38,7 @@ ONE_DEVICE: Mapping[str, Any] = {
 """Settings of the TrainerConfig with which any model fits a single device."""
 
 
-def _recorded_recipe(command: Command, kind: type[Recipe], mode: str, **settings: Any) -> Recipe:
+def _recorded_recipe(command: Invocation, kind: type[Recipe], mode: str, **settings: Any) -> Recipe:
     """The recipe of the class `kind` with the options of a run.
 
     settings: of the TrainerConfig, in place of those of the run."""
@@ -157,7 +157,7 @@ def recipe_without_data(
     return recipe
 
 
-def _not_run(command: Command) -> str:
+def _not_run(command: Invocation) -> str:
     """Why a recipe of the user's own was not imported. Finds its file without importing a package
     around it."""
     module = command.recipe.partition(":")[0]
@@ -182,16 +182,19 @@ def load(
 ) -> "LoadedModel":
     """The model that was trained in a work directory, on one device, ready to be called on arrays.
 
-    workdir: local or gs://. step: of the checkpoint; "best": that of keep_best; default: the
-    newest. Needs no data: the training has kept a description of them (description.json). recipe:
-    the recipe of the training, or its class, whose options are then those of the training; only
-    infeed's own are found without, as what a work directory names may be anyone's code. task: of a
-    run without a recipe. Raises CheckpointError if there is no such checkpoint, or its arrays are
-    not those of the recipe's model; OptionError if the recipe has to be given."""
+    workdir: local or gs://.
+    step: of the checkpoint; "best": that of keep_best; default: the newest.
+    recipe: the recipe of the training, or its class, whose options are then those of the training;
+        only infeed's own are found without, as what a work directory names may be anyone's code.
+    task: of a run without a recipe.
+
+    Needs no data: the training has kept a description of them (description.json). Raises
+    CheckpointError if there is no such checkpoint, or its arrays are not those of the recipe's
+    model; OptionError if the recipe has to be given."""
     import jax  # takes a second, which the other functions do without
 
     from trainer.loop.job import Job
-    from trainer.loop.predict import loaded, run_without_recipe
+    from trainer.loop.loaded_model import loaded, run_without_recipe
     from trainer.mesh.batch_spec import BatchAxes
     from trainer.mesh.placement import Placement
 

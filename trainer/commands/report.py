@@ -26,7 +26,8 @@ from pipeline.shards.typed_json import JsonFile
 from pipeline.sizes import format_number, format_seconds, format_share
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join, read_file
-from trainer.checkpointing.listing import Evaluations, best_step, finished_steps
+from trainer.checkpointing.keeping import Evaluations, best_step
+from trainer.checkpointing.listing import finished_steps
 from trainer.checkpointing.owner import is_alive, read_record
 from trainer.reports.metrics_lines import newest
 from trainer.reports.segments import Segment, read_history

@@ -24,7 +24,7 @@ from trainer.optimizers.build import groups_of
 from trainer.optimizers.config import OptimizerConfig
 from trainer.recipe import DataRecipe, Recipe
 from trainer.reports.progress import RecordsLine
-from trainer.reports.segments import Command
+from trainer.reports.segments import Invocation
 from trainer.reports.workdir import EVAL_RESULT, PREDICTIONS
 from trainer.results import EvalResult, EvaluatedRecords
 from trainer.trainer import Trainer
@@ -37,7 +37,7 @@ WIDTH = 200  # names of arrays are long, and a line that wraps cannot be searche
 
 def write_report(
     recipe: Recipe,
-    command: Command | None,
+    command: Invocation | None,
     result: EvalResult,
     records: Sequence[EvaluatedRecords],
 ) -> None:
@@ -53,7 +53,7 @@ def write_report(
     say(Console(), f"evaluation page written to {recipe.report}")
 
 
-def _about(recipe: Recipe, command: Command | None, result: EvalResult) -> About:
+def _about(recipe: Recipe, command: Invocation | None, result: EvalResult) -> About:
     label_names = show = None
     facts = {
         "checkpoint": join(checkpoints_directory(recipe.trained_in), str(result.step)),
@@ -73,7 +73,7 @@ def _about(recipe: Recipe, command: Command | None, result: EvalResult) -> About
     return About(name_of(type(recipe)), facts, class_names, label_names, show, made_by)
 
 
-def run(recipe: Recipe, command: Command | None = None) -> None:
+def run(recipe: Recipe, command: Invocation | None = None) -> None:
     """Runs recipe.mode. Prints every evaluation, and writes predictions to
     <workdir>/predictions.jsonl.
 
@@ -111,7 +111,7 @@ def run(recipe: Recipe, command: Command | None = None) -> None:
             _export(trainer, recipe)
 
 
-def _try(trainer: Trainer, recipe: Recipe, command: Command | None, predicts: bool) -> None:
+def _try(trainer: Trainer, recipe: Recipe, command: Invocation | None, predicts: bool) -> None:
     """Every mode for a moment, with results that nobody reads."""
     if recipe.mode == "train":
         trainer.train(recipe.train_input)
@@ -123,7 +123,7 @@ def _try(trainer: Trainer, recipe: Recipe, command: Command | None, predicts: bo
     _say(f"fast_dev_run: everything works{too}. Nothing was written.")
 
 
-def _evaluate(trainer: Trainer, recipe: Recipe, command: Command | None) -> None:
+def _evaluate(trainer: Trainer, recipe: Recipe, command: Invocation | None) -> None:
     records = list[EvaluatedRecords]()  # about 20 bytes per record
     result = trainer.evaluate(
         recipe.eval_input,

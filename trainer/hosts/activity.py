@@ -19,8 +19,11 @@ TIMES_USUAL = 20
 
 
 class Doing(NamedTuple):
-    """Something that the main thread does. limit: seconds that it may make no progress; grace: once
-    the process was asked to end. waits: for devices or other hosts, so it need not be at fault."""
+    """Something that the main thread does.
+
+    limit: seconds that it may make no progress.
+    waits: for devices or other hosts, so it need not be at fault.
+    grace: the limit once the process was asked to end."""
 
     what: str
     limit: float = math.inf
@@ -76,11 +79,11 @@ D = TypeVar("D", Doing, Dispatching)
 
 
 class Activity:
-    """What the main thread of one call does, innermost last. limits: of the call; None: nothing is
-    limited.
+    """What the main thread of one call does, innermost last.
 
-    saved: the last step that a checkpoint is known to have; None if there is none. host_seconds:
-    that its loops have spent on work of this host."""
+    limits: of the call; None: nothing is limited.
+    saved: the last step that a checkpoint is known to have; None if there is none.
+    host_seconds: that its loops have spent on work of this host."""
 
     def __init__(self, limits: TrainerConfig | None = None) -> None:
         self._limits = limits

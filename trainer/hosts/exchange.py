@@ -80,11 +80,12 @@ def open_store() -> Store:
 
 @dataclass
 class Exchange:
-    """The exchanges of one call of the trainer. call: its number. index, count: of this host, of
-    all hosts.
+    """The exchanges of one call of the trainer.
 
+    call: its number.
+    index, count: of this host, of all hosts.
     wait: returns the first value of a function that is not None, or None after some seconds, as
-    Supervisor.wait."""
+        Supervisor.wait."""
 
     store: Store
     call: int

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from pipeline.console.interrupts import EXIT_INTERRUPTED, on_ctrl_c
-from pipeline.errors import ShortInNotebooks
+from pipeline.user_code import SaysEverything
 
 EXIT_USER_ERROR = 2  # any InfeedError
 EXIT_HOST_FAILED = 3  # another host failed, so this one had to end; or something was stuck
@@ -35,7 +35,7 @@ PYTHONS = {
 }
 
 
-class Ending(ShortInNotebooks):
+class Ending(SaysEverything):
     """The process was asked to end, and nothing is lost: the same command resumes, or starts over
     if it saves nothing.
 

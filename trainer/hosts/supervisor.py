@@ -56,11 +56,13 @@ _calls = itertools.count()  # all hosts make the same calls, so they count the s
 
 
 class Supervisor:
-    """Supervises one call of the trainer. limits: how long it may take for what; None: as long as
-    it takes.
+    """Supervises one call of the trainer.
 
-    activity: what the call does. exchange: how its hosts talk to each other. alone: whether this is
-    the run's only process. leavable: whether the main thread may be interrupted anywhere.
+    limits: how long it may take for what; None: as long as it takes.
+    activity: what the call does.
+    exchange: how its hosts talk to each other.
+    alone: whether this is the run's only process.
+    leavable: whether the main thread may be interrupted anywhere.
 
     SIGTERM is for the process: after it, every later call ends immediately. SIGINT is for the call
     that receives it, which raises KeyboardInterrupt; a program that catches that may make another

@@ -1,22 +1,20 @@
 """The loop: plans which steps go into which dispatch, launches dispatches, and reads their scalars
 one dispatch late.
 
-Generic over the carry: training carries a TrainState, evaluation an EvalState."""
+Generic over the carry: training carries a TrainState, evaluation the tallies of its metrics."""
 
-import itertools
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
 
 from trainer.hosts.activity import Activity, Dispatching
 from trainer.hosts.exits import Ending
+from trainer.loop.compiled import Compiled
 from trainer.loop.feed import Chunk
-from trainer.loop.program import Program
 
 _MOST_PLANNED = 10**7  # steps
 MEASURED_STEPS = 10  # single-step dispatches, which determine the length of all others
@@ -42,38 +40,31 @@ class Marks:
 
 @dataclass(frozen=True)
 class Steps:
-    """The dispatches of one loop: from step `start` to `end` (None: until the input ends), of the
-    lengths it yields.
+    """The dispatches of one loop: from step `start` to `end` (None: until the input ends).
 
-    compiled: the lengths to compile before the first dispatch."""
+    k: the steps of a dispatch, or what returns them once they are measured: see timed_plan."""
 
     start: int
     end: int | None
-    lengths: Callable[[], Iterator[int]]
-    compiled: frozenset[int]
+    k: int | Callable[[], int]
+    marks: Marks = Marks()
 
-    @classmethod
-    def planned(cls, start: int, end: int | None, k: int, marks: Marks = Marks()) -> "Steps":
-        """See `plan`."""
-        lengths = partial(plan, start, math.inf if end is None else end, k, marks)
+    def lengths(self) -> Iterator[int]:
+        """The length of each dispatch."""
+        end = math.inf if self.end is None else self.end
+        if callable(self.k):
+            return timed_plan(self.start, end, self.k, self.marks)
+        return plan(self.start, end, self.k, self.marks)
+
+    @property
+    def compiled(self) -> set[int]:
+        """The lengths to compile before the first dispatch."""
+        if callable(self.k):
+            return {1}
         # hundreds of millions of steps would take minutes to plan
-        if end is None or (k == 1 and start < end) or end - start > _MOST_PLANNED:
-            return cls(start, end, lengths, frozenset([1, k]))
-        return cls(start, end, lengths, frozenset(lengths()))
-
-    @classmethod
-    def timed(cls, start: int, end: int | None, k: Callable[[], int], marks: Marks) -> "Steps":
-        """See `timed_plan`."""
-        lengths = partial(timed_plan, start, math.inf if end is None else end, k, marks)
-        return cls(start, end, lengths, frozenset([1]))
-
-    @classmethod
-    def of_epoch(cls, steps: int | None, k: int) -> "Steps":
-        """The dispatches of an epoch of this many steps; None: single ones, until the input
-        ends."""
-        if steps is not None:
-            return cls.planned(0, steps, k)
-        return cls(0, None, partial(itertools.repeat, 1), frozenset([1]))
+        if self.end is None or self.k == 1 or self.end - self.start > _MOST_PLANNED:
+            return {1, self.k}
+        return {*self.lengths()}
 
 
 def plan(start: int, end: float, k: int, marks: Marks = Marks(), origin: int = 0) -> Iterator[int]:
@@ -106,11 +97,12 @@ class DispatchResult:
     """The result of one dispatch: scalars by name, each [length], of the steps start, start + 1,
     ...
 
-    Outputs that are trees of other arrays have the same first dimension."""
+    rows: what the steps return per record, on this host, each [rows, ...]."""
 
     start: int
     length: int
     scalars: dict[str, Any]
+    rows: Any = None
 
     @property
     def end(self) -> int:
@@ -126,28 +118,27 @@ class Dispatches:
     There the carry is available, and may be replaced. Each launch is followed by `record` of the
     dispatch before it, so the devices never wait for the host; `settle` records the one that runs.
     An Ending while the input is late yields the same step again. ended: whether no chunk is left.
-    launched: the number of dispatches. read: makes a result of what the program returned; default:
-    its own."""
+    launched: the number of dispatches. constants: see Compiled. activity: of the call."""
 
     carry: Any
     step: int
     chunks: Iterable[Chunk]
-    program: Program
+    program: Compiled
     record: Callable[[DispatchResult], None]
-    read: Callable[[list[Any], bool], Any] | None = None
+    activity: Activity = field(default_factory=Activity)
+    constants: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
         self.launched = 0
         self.ended = False
         self._left = iter(self.chunks)
         self._running: _Launched | None = None
-        self._activity = getattr(self.chunks, "activity", Activity())
         self._doing = Dispatching(self.step, None)
         # on the CPU, results are in host memory; copying costs 10 us each
         self._copies = jax.default_backend() != "cpu"
 
     def __iter__(self) -> Iterator[int]:
-        with self._activity.dispatches(self.step) as self._doing:
+        with self.activity.dispatches(self.step) as self._doing:
             yield self.step
             while not self.ended:
                 try:
@@ -169,7 +160,9 @@ class Dispatches:
         """Launches a dispatch without waiting, then records the one before it."""
         self._doing.at = self._doing.DEVICES
         with jax.profiler.StepTraceAnnotation("dispatch", step_num=chunk.start):  # 1 us
-            self.carry, returned = self.program(self.carry, chunk.batches, chunk.stacked)
+            self.carry, returned = self.program(
+                self.carry, chunk.batches, chunk.stacked, *self.constants
+            )
         for leaf in jax.tree.leaves(returned) if self._copies else ():
             leaf.copy_to_host_async()
         self.launched += 1
@@ -177,6 +170,10 @@ class Dispatches:
         before = self._running
         self._running = _Launched(chunk.start, chunk.length, chunk.stacked, returned)
         self._finish(before)
+
+    def launch_next(self) -> None:
+        """Launches the next dispatch, which must be there."""
+        self.launch(next(self._left))
 
     def settle(self) -> None:
         """Waits for the dispatch that runs, and records it."""
@@ -188,13 +185,12 @@ class Dispatches:
         if dispatch is None:
             return
         self._doing.at = self._doing.DEVICES
-        read = self.read or self.program.read
-        values = read(dispatch.returned, dispatch.stacked)
+        scalars, rows = self.program.read(dispatch.returned, dispatch.stacked)
         began = time.perf_counter()
         self._doing.finish(dispatch.start + dispatch.length, began)
         self._doing.at = self._doing.WORK
-        self.record(DispatchResult(dispatch.start, dispatch.length, values))
-        self._activity.host_seconds += time.perf_counter() - began
+        self.record(DispatchResult(dispatch.start, dispatch.length, scalars, rows))
+        self.activity.host_seconds += time.perf_counter() - began
 
 
 class _Launched(NamedTuple):

@@ -18,8 +18,8 @@ from pipeline.user_code import ShortErrors
 from trainer.checkpointing.manager import CheckpointManager, WhichStep
 from trainer.hosts.failures import poll
 from trainer.inputs import InputFn
-from trainer.loop.evaluation import Evaluation
-from trainer.loop.exact_epoch import OnRecords
+from trainer.loop.evaluation import Evaluation, OnRecords
+from trainer.loop.evaluation_end import report
 from trainer.loop.job import Job
 from trainer.loop.session import Session, open_session, restore
 from trainer.metrics.tally import PADDINGS
@@ -61,9 +61,8 @@ def evaluate(
             )
         if check_padding:
             compare_paddings(evaluation, result)
-        evaluation.report(
-            result, name, final=True, for_best=name is None and checkpoint_path is None
-        )
+        for_best = name is None and checkpoint_path is None
+        report(session, start.state, result, final=True, for_best=for_best)
     return result
 
 
@@ -146,12 +145,12 @@ def evaluate_continuously(
             try:
                 with open_session(job) as session:
                     start = restore(session, "eval", input_fn, step, None)
-                    make = evaluation.again if evaluation else Evaluation
-                    evaluation = make(session, start.opened, start.state, step)
-                    result = evaluation.epoch()
-                    evaluation.report(
-                        result, name, final=end is not None and step >= end, for_best=name is None
+                    evaluation = Evaluation(
+                        session, start.opened, start.state, step, before=evaluation
                     )
+                    result = replace(evaluation.epoch(), name=name)
+                    final = end is not None and step >= end
+                    report(session, start.state, result, final=final, for_best=name is None)
             except (CheckpointError, HostError):
                 if session.supervisor.failed or not _removed(checkpoints, step):
                     raise
@@ -218,21 +217,18 @@ class PeriodicEvaluations:
 
     def __call__(
         self, step: int, state: TrainState, stop: Callable[[str], None], /, *, final: bool
-    ) -> TrainState:
-        """Returns the same state in other arrays: its own are donated. stop(why): ends the training
-        after this. final: whether the training has ended."""
+    ) -> None:
+        """Evaluates the state after this step. stop(why): ends the training after this. final:
+        whether the training has ended."""
         first = next(iter(self.opened))
         for name, opened in self.opened.items():
             before = self._evaluations.get(name)
-            make = before.again if before else Evaluation
-            evaluation = make(self.session, opened, state, step)
+            evaluation = Evaluation(self.session, opened, state, step, before=before)
             self._evaluations[name] = evaluation
             result = replace(evaluation.epoch(), name=name)
             self.results.append(result)
             self.session.ownership.fence()
-            evaluation.report(result, name, stop, final=final, for_best=name == first)
-            state = evaluation.state
-        return state
+            report(self.session, state, result, stop, final=final, for_best=name == first)
 
     def make_up(self, start: int, end: int | None) -> None:
         """Evaluates the checkpoint that a run resumes from, if that was due and has not

@@ -1,252 +1,196 @@
-"""Exact epochs over an input, each with its proof; and what becomes of a result: reports,
-callbacks, their exports."""
+"""The evaluation of one state over an input: exact epochs, each with its proof."""
 
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
-from pipeline.checks import did_you_mean
-from pipeline.errors import ExportError, InputError, OptionError
+from pipeline.errors import EvaluationError, InputError
 from pipeline.logs import logger
-from pipeline.sizes import counted
-from trainer.callbacks import EvaluationEnd
-from trainer.inputs import InputFn, IterableInput
-from trainer.loop.dispatching import Steps
-from trainer.loop.exact_epoch import EpochTotals, OnCounted, OnRecords
+from pipeline.spec import with_offsets
+from trainer.inputs import INDEX, MASK, IterableInput
+from trainer.loop.dispatching import DispatchResult
+from trainer.loop.exact_epoch import Delivered, ExactEpoch, Proof
 from trainer.loop.job import Job, OpenedInput
-from trainer.loop.predict import check_export
 from trainer.loop.session import Session
-from trainer.metrics.tally import Tally, computed, mergeable, totals_counted
-from trainer.reports.workdir import eval_directory
-from trainer.reports.writer import Reports
-from trainer.results import EvalResult, ExportResult
-from trainer.serving.publishing import DESCRIPTION, EXTRA, ExportOptions, Exports
-from trainer.step.state import model_of, with_model
-from trainer.step.steps import NOT_FINITE, EvalState, eval_step, no_tallies
-from trainer.task import Better, TrainState, Variables, better_of
+from trainer.metrics.labels import REMEDY, told_outside
+from trainer.metrics.tally import LOSSES, computed, mergeable, totals_counted
+from trainer.results import EvalResult, EvaluatedRecords
+from trainer.step.state import model_of
+from trainer.step.steps import (
+    NOT_FINITE,
+    PREDICTIONS,
+    RECORD_OUTSIDE,
+    Tallies,
+    eval_step,
+    no_tallies,
+)
+from trainer.task import TrainState, Variables
 
 log = logger("trainer")
 
+OnRecords = Callable[[EvaluatedRecords], None]
+OnCounted = Callable[[int], None]
+"""Gets the number of records, over all hosts, that a dispatch counted."""
 NOT_THE_SPLITS = "the metrics are not the split's"
 
 
-@dataclass
 class Evaluation:
-    """Exact epochs with the models of one state, and one program. Their arrays are donated:
-    continue with `state`.
+    """Exact epochs with the models of one state.
 
-    padding_rows: rows of the last epoch that did not count, over all hosts. on_records: see
-    Trainer.evaluate."""
+    on_records: see Trainer.evaluate; gets the records of the first epoch. before: another
+    evaluation, whose program serves this one, too, if the input has its shapes.
+    padding_rows: rows of the last epoch that did not count, over all hosts."""
 
-    session: Session
-    opened: OpenedInput
-    state: TrainState
-    step: int
-    on_records: OnRecords | None = None
-
-    def __post_init__(self) -> None:
-        job = self.session.job
-        self._job = job
+    def __init__(
+        self,
+        session: Session,
+        opened: OpenedInput,
+        state: TrainState,
+        step: int,
+        on_records: OnRecords | None = None,
+        before: "Evaluation | None" = None,
+    ) -> None:
         self.padding_rows = 0
-        epoch = self.opened.source.info.steps_per_epoch
-        self._shapes = self.opened.struct, epoch
-        k = job.steps_per_dispatch(
-            self.opened, self.session.superbatch_bytes, [epoch] if epoch else []
-        )
-        self._steps = Steps.of_epoch(epoch, k)
-        self._tallies = _maker_of_tallies(job, self.opened, self.state.variables)
-        carry = EvalState(self.state.variables, job.placement.scalar(np.int32(0)), self._tallies())
-        # a few bytes per record: dispatches are as long as without them
-        rows = self.on_records is not None
-        one_step = eval_step(job.traced_task, with_rows=rows, axes=job.placement.axes)
-        self._program = job.program(one_step, carry, self.opened, k)
+        self._session = session
+        self._job = session.job
+        self._opened = opened
+        self._step = step
+        self._on_records = on_records
+        self._state = state
+        self.program = before.program if before and before.program.fits(opened) else self._program()
 
-    def again(
-        self, session: Session, opened: OpenedInput, state: TrainState, step: int
-    ) -> "Evaluation":
-        """The evaluation of another state: this one, with its program, if the input has its shapes,
-        or a new one."""
-        if (opened.struct, opened.source.info.steps_per_epoch) != self._shapes:
-            return Evaluation(session, opened, state, step)
-        self.session = session
-        self.opened = opened
-        self.state = state
-        self.step = step
-        return self
+    def _program(self) -> ExactEpoch:
+        job = self._job
+        task = job.traced_task
+        constants = self._constants(0)
+        # its rows have a few bytes per record: dispatches are as long as without them
+        step = eval_step(task, with_rows=self._on_records is not None, axes=job.placement.axes)
+        make_tallies = dict
+        if mergeable(task.metrics):
+            model = jax.eval_shape(lambda: constants[0])
+            make = jax.jit(
+                partial(no_tallies, task, model, job.spec(self._opened)),
+                out_shardings=job.placement.replicated,
+                compiler_options=job.placement.runs_once,
+            )
+            make_tallies = partial(_checked_tallies, job, self._opened, make)
+        return ExactEpoch(self._session, self._opened, step, constants, make_tallies)
+
+    def _constants(self, padding: int) -> tuple[Variables, Any]:
+        model = model_of(self._state, self._job.config.evaluated_model)
+        return model, self._job.placement.scalar(np.int32(padding))
 
     def epoch(self, padding: int = 0, on_counted: OnCounted = lambda _: None) -> EvalResult:
         """Runs over the input once, with PADDINGS[padding] in rows that do not count.
 
-        The first epoch of all passes its records to on_records. on_counted: called after each
-        dispatch. EvaluationError unless every record counted exactly once, or was left out as
-        bad."""
-        with self.session.activity.doing("evaluating"):
-            return self._epoch(padding, on_counted)
+        on_counted: called after each dispatch. EvaluationError unless every record counted exactly
+        once, or was left out as bad."""
+        with self._session.activity.doing("evaluating"):
+            return self._run(padding, on_counted)
 
-    def _epoch(self, padding: int, on_counted: OnCounted) -> EvalResult:
-        job = self._job
-        model = job.config.evaluated_model
-        opened = self.opened
-        if isinstance(opened.source, IterableInput) and opened.source.exhausted:
-            opened = self.session.open("eval", opened.input_fn)
-            self.opened = opened
-        info = opened.source.info
-        padding_kind = job.placement.scalar(np.int32(padding))
-        carry = EvalState(model_of(self.state, model), padding_kind, self._tallies())
-        sums = EpochTotals(opened.source, job.task, self.on_records, on_counted)
-        self.on_records = None
-        dispatching = self.session.dispatching(
-            self._program, carry, opened, info.start, self._steps, sums.add
-        )
-        with dispatching as (dispatches, _):
+    def _run(self, padding: int, on_counted: OnCounted) -> EvalResult:
+        session = self._session
+        if isinstance(self._opened.source, IterableInput) and self._opened.source.exhausted:
+            self._opened = session.open("eval", self._opened.input_fn)
+        opened = self._opened
+        proof = Proof(opened.source)
+        self._outside = -1
+
+        def record(result: DispatchResult) -> None:
+            self._outside = max(self._outside, int(result.scalars.pop(RECORD_OUTSIDE).max()))
+            records = proof.add(result.scalars)
+            if self._on_records and result.rows:
+                self._on_records(self._counted(result.rows))
+            on_counted(records)
+
+        constants = self._constants(padding)
+        with self.program.dispatching(session, opened, constants, record) as dispatches:
             started = time.perf_counter()
             for _ in dispatches:
                 if not dispatches.ended:
-                    self.session.end_if_preempted()
-        carry = dispatches.carry
-        self.state = with_model(self.state, model, carry.variables)
-        epoch = sums.epoch
-        sums.check(NOT_THE_SPLITS)
-        if epoch.masked:
-            left_out = counted(epoch.masked, "bad record")
-            log.warning("evaluation: left out %s; the means are over %d", left_out, epoch.records)
-        if unlabelled := epoch.records - epoch.labelled:
-            log.warning(
-                "evaluation: %d of %d records have no label; the metrics are over the other %d",
-                unlabelled,
-                epoch.records,
-                epoch.labelled,
-            )
-        self.padding_rows = sums.steps * opened.global_batch - epoch.records
-        tallies = jax.device_get(carry.tallies)
-        totals = totals_counted(tallies, job.task.metrics)
-        epoch.check_totals(totals, NOT_THE_SPLITS)
-        scalars, arrays = computed(tallies, job.task.metrics)
+                    session.end_if_preempted()
+        self._on_records = None
+        delivered = self._checked(proof)
+        self.padding_rows = dispatches.step * opened.global_batch - delivered.records
+        tallies = jax.device_get(dispatches.carry)
+        metrics = self._job.task.metrics
+        totals = totals_counted(tallies, metrics)
+        proof.check_totals(totals, NOT_THE_SPLITS)
+        scalars, arrays = computed(tallies, metrics)
         means = {
-            name: total / epoch.labelled
-            for name, total in sums.sums.items()
+            name: total / delivered.labelled
+            for name, total in proof.sums.items()
             if not name.startswith("_")
         }
+        info = opened.source.info
         return EvalResult(
-            step=self.step,
+            step=self._step,
             metrics=means | scalars,
             arrays=arrays,
-            records=epoch.records,
-            labelled=epoch.labelled,
-            masked=epoch.masked,
+            **delivered._asdict(),
             num_records=info.num_records,
-            crc=epoch.crc,
             expected_crc=info.expected_crc,
             seconds=time.perf_counter() - started,
             data=info.name,
             fingerprint=info.fingerprint,
-            unseen=epoch.unseen,
             classes=opened.classes,
             totals={name: total for each in totals.values() for name, total in each.items()},
-            not_finite=_not_finite(means | scalars, sums.sums, epoch.labelled),
+            not_finite=_not_finite(means | scalars, proof.sums, delivered.labelled),
         )
 
-    def report(
-        self,
-        result: EvalResult,
-        name: str | None,
-        stop: Callable[[str], None] = lambda _: None,
-        *,
-        final: bool,
-        for_best: bool,
-    ) -> None:
-        """Writes the result to <workdir>/eval_<name>, or to eval and eval_result.json, and calls
-        the callbacks. An export in one of them donates the arrays, too.
+    def _counted(self, rows: Mapping[str, Any]) -> EvaluatedRecords:
+        counts = rows[MASK] > 0
+        index = rows.get(INDEX)
+        predictions = {name: values[counts] for name, values in rows[PREDICTIONS].items()}
+        return EvaluatedRecords(
+            None if index is None else index[counts],
+            rows[LOSSES][counts],
+            with_offsets(predictions, self._job.task.added),
+        )
 
-        for_best: whether to record the metrics of the checkpoint for keep_best. That comes last: a
-        run that is killed in a callback makes up for this evaluation."""
-        config = self._job.config
-        with Reports(config, eval_directory(name)) as reports:
-            reports.scalars(result.step, result.metrics)
-            if self._job.writes and (for_best or name is None):
-                result.write(config.workdir)
-            end = EvaluationEnd(name, result, final, partial(self._export, result), reports, stop)
-            self.session.call_back("on_evaluation_end", end)
-        if for_best:
-            self.session.checkpoints.record(result.step, result.metrics)
-
-    def _export(
-        self,
-        result: EvalResult,
-        path: str,
-        input_fn: InputFn,
-        *,
-        metric: str | None = None,
-        better: Better | None = None,
-        **options: Any,
-    ) -> ExportResult | None:
-        """See Export."""
-        from trainer.loop.export import export  # loads TensorFlow
-
-        session = self.session
-        job = self._job
-        check_export(job, options.get("keys"))
-        if job.config.fast_dev_run:
-            log.info("fast_dev_run: nothing is exported to %s", path)
-            return None
-        compares = metric or better
-        if compares and not self._is_better(result.metrics, path, metric or "loss", better):
-            return None
-        opened = session.open("predict", input_fn)
-        origin = {
-            "step": result.step,
-            "workdir": job.config.workdir,
-            "metrics": result.metrics,
-        }
-        session.checkpoints.settle(wait=True)
-        settings = ExportOptions(path, **options)
-        with session.activity.doing("exporting"):
-            return export(
-                session, opened, self.state, origin, settings, continue_with=self._continue_with
+    def _checked(self, proof: Proof) -> Delivered:
+        """EvaluationError unless everything that is due was delivered, some of it has a label, and
+        all labels are among the classes."""
+        delivered = proof.check("evaluation", NOT_THE_SPLITS, "; the means are over")
+        records = delivered.records
+        if outside := told_outside(proof.sums):
+            such = f", such as record {self._outside}" if self._outside >= 0 else ""
+            raise EvaluationError(
+                f"the evaluation counted {outside}{such}; {NOT_THE_SPLITS}. {REMEDY}."
             )
-
-    def _continue_with(self, state: TrainState) -> None:
-        self.state = state
-
-    def _is_better(
-        self, metrics: Mapping[str, float], path: str, metric: str, better: Better | None
-    ) -> bool:
-        """Host 0 decides for all."""
-        best = better_of(self._job.task.metrics, metric, better, ("metric", "better"))
-        if metric not in metrics:
-            raise OptionError(
-                f"metric={metric!r} is not a metric of the "
-                f"evaluation.{did_you_mean(metric, metrics)}"
+        if (target := self._job.task.target) and not delivered.labelled:
+            raise EvaluationError(
+                f"{proof.name}: none of the {records} records has the label "
+                f"{target.key!r}, so nothing can be evaluated. --mode predict (Trainer.predict) "
+                "works without labels."
             )
+        if unlabelled := records - delivered.labelled:
+            log.warning(
+                "evaluation: %d of %d records have no label; the metrics are over the other %d",
+                unlabelled,
+                records,
+                delivered.labelled,
+            )
+        return delivered
 
-        def improved() -> bool:
-            before = measured(path, metric)
-            value = metrics[metric]
-            above = value < before if best == "min" else value > before
-            return bool(math.isfinite(value) and (math.isnan(before) or above))
 
-        return self.session.exchange.from_host_0("better", improved)
-
-
-def measured(path: str, metric: str) -> float:
-    """This metric of the newest export in `path`; NaN if it is not known. ExportError if the export
-    is damaged."""
-    exports = Exports(path)
-    newest = max(exports.numbers(), default=None)
-    if newest is None:
-        return math.nan
-    try:
-        return float(exports.origin(newest).get("metrics", {}).get(metric, math.nan))
-    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as e:
-        raise ExportError(
-            f"{path}/{newest}/{EXTRA}/{DESCRIPTION} is damaged: {e}. Copy it again, or remove it."
-        ) from e
+def _checked_tallies(job: Job, opened: OpenedInput, make: Callable[[], Any]) -> Tallies:
+    """The tallies at the start of an epoch."""
+    with job.naming_batch(opened):
+        tallies, neutral = make()
+    for name, is_neutral in jax.device_get(neutral).items():
+        if not is_neutral:
+            raise InputError(
+                f"the metric {name!r} counts rows of padding: merging the state of a batch of "
+                "padding changes another state. In from_batch, leave these rows out with "
+                "jnp.where(mask, values, 0)."
+            )
+    return tallies
 
 
 def _not_finite(
@@ -263,32 +207,3 @@ def _not_finite(
                 reasons[name] = f"undefined for these {records} records, or beyond float32"
             log.warning("evaluation: %s is %s", name, reasons[name])
     return reasons
-
-
-def _maker_of_tallies(
-    job: Job, opened: OpenedInput, variables: Variables
-) -> Callable[[], dict[str, Tally]]:
-    """Makes the initial tallies of an epoch; every epoch donates its own."""
-    if not mergeable(job.task.metrics):
-        return dict
-    spec = job.spec(opened)
-    model = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), variables)
-    make = jax.jit(
-        lambda: no_tallies(job.traced_task, model, spec),
-        out_shardings=job.placement.replicated,
-        compiler_options=job.placement.runs_once,
-    )
-
-    def make_checked() -> dict[str, Tally]:
-        with job.naming_batch(opened):
-            tallies, neutral = make()
-        for name, is_neutral in jax.device_get(neutral).items():
-            if not is_neutral:
-                raise InputError(
-                    f"the metric {name!r} counts rows of padding: merging the state of a batch of "
-                    "padding changes another state. In from_batch, leave these rows out with "
-                    "jnp.where(mask, values, 0)."
-                )
-        return tallies
-
-    return make_checked

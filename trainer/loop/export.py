@@ -31,7 +31,7 @@ from trainer.checkpointing.contents import versions
 from trainer.checkpointing.manager import WhichStep
 from trainer.inputs import INDEX, MASK, InputFn, as_function, as_input, first_batches
 from trainer.loop.job import Job, OpenedInput
-from trainer.loop.predict import Prediction
+from trainer.loop.prediction import Prediction
 from trainer.loop.session import Session, open_session, restore
 from trainer.mesh.batch_spec import named_leaves
 from trainer.results import ExportResult
@@ -47,7 +47,7 @@ from trainer.serving.served_function import (
     write_saved_model,
 )
 from trainer.serving.verification import BATCH_SIZES, verify
-from trainer.step.state import model_of, with_model
+from trainer.step.state import model_of
 from trainer.step.steps import predict_step
 from trainer.task import TrainState, Variables, chosen
 
@@ -84,11 +84,8 @@ def export(
     state: TrainState,
     origin: Mapping[str, Any],
     options: ExportOptions,
-    *,
-    continue_with: Callable[[TrainState], None] = lambda _: None,
 ) -> ExportResult:
-    """Exports a model of the state, whose arrays are donated: continue_with gets the same state in
-    other arrays, before anything that can fail without harm to a run.
+    """Exports a model of the state.
 
     opened: in the mode predict. origin: the step, workdir and metrics of the description. Raises an
     error of host 0 on every host."""
@@ -105,8 +102,7 @@ def export(
         jax.eval_shape(predict_step(job.traced_task, options.keys), variables, spec)
         function = serve(job.task, variables, spec, options.keys)
     labels = named_classes(options.labels or {}, function)
-    predicted, variables = _predicted(session, opened, variables, function)
-    continue_with(with_model(state, model, variables))
+    predicted = _predicted(session, opened, variables, function)
     arrays = _gathered(variables)
     origin = {**origin, "model": model, "fingerprint": opened.source.info.fingerprint}
 
@@ -126,9 +122,8 @@ def export(
 
 def _predicted(
     session: Session, opened: OpenedInput, variables: Variables, function: ServedFunction
-) -> tuple[list[dict[str, Any]], Variables]:
-    """The served predictions of the first records, on every host; and the same variables in other
-    arrays."""
+) -> list[dict[str, Any]]:
+    """The served predictions of the first records, on every host."""
     batches = math.ceil(RECORDS / opened.global_batch)
     epoch = opened.source.info.steps_per_epoch
     first = first_batches(opened.source, 1 if epoch is None else min(batches, epoch))
@@ -136,7 +131,7 @@ def _predicted(
     records = [
         chosen(named_leaves(record), list(function.predictions)) for record in prediction.records()
     ]
-    return records[:RECORDS], prediction.variables
+    return records[:RECORDS]
 
 
 def _gathered(variables: Variables) -> Iterator[tuple[str, np.ndarray]]:

@@ -8,7 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import GeneratorType
 from typing import Any
 
@@ -20,10 +20,9 @@ from pipeline.errors import InputError, StallError
 from pipeline.inputs.slots import Slots
 from pipeline.logs import logger
 from pipeline.raw.cells import MISSING
-from trainer.hosts.activity import Activity
 from trainer.hosts.exits import Check
 from trainer.inputs import MASK
-from trainer.loop.program import Program
+from trainer.loop.compiled import Compiled
 from trainer.mesh.batch_spec import check_batch
 
 log = logger("trainer")
@@ -70,7 +69,7 @@ class Chunks:
     end: int | None
     lengths: Iterable[int]
     struct: Mapping[str, Any]
-    program: Program
+    program: Compiled
     common: Any = None
     labels: Collection[str] = ()
 
@@ -198,12 +197,11 @@ class Feeder(Iterator[Chunk]):
 
     stall_seconds: how long one batch may take; beyond it, a StallError, with the stacks of all
     threads in the log. check: called while waiting for a chunk. If it raises, the following `next`
-    returns the chunk. activity: of the call, for the loop over the chunks."""
+    returns the chunk."""
 
     source: Chunks
     stall_seconds: float
     check: Check = lambda: None
-    activity: Activity = field(default_factory=Activity)
 
     def __post_init__(self) -> None:
         self.wait_seconds = 0.0

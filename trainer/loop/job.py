@@ -1,7 +1,7 @@
 """A task with its settings, devices and callbacks, which train, evaluate and predict share. Opens
 their inputs."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -26,10 +26,10 @@ from trainer.inputs import (
     described_as,
     first_batches,
 )
-from trainer.loop.program import Program
+from trainer.loop.compiled import Compiled
 from trainer.mesh.batch_spec import batch_struct, named_leaves
 from trainer.mesh.placement import Placement
-from trainer.reports.segments import Command
+from trainer.reports.segments import Invocation
 from trainer.step.state import abstract_state, init_state
 from trainer.task import Step, Task, TrainState, better_of, check_called, kind_of
 
@@ -69,7 +69,7 @@ class Job:
     config: TrainerConfig
     placement: Placement
     callbacks: Sequence[Callback] = ()
-    command: Command | None = None
+    command: Invocation | None = None
 
     @property
     def target(self) -> str | None:
@@ -320,22 +320,22 @@ class Job:
     def program(
         self,
         step: Step,
+        constants: tuple[Any, ...],
         carry: Any,
         opened: OpenedInput,
-        k: int,
-        outs: Callable[[bool], Any] | None = None,
-    ) -> Program:
-        """`step` as a program for this input, which `feeding` compiles. outs: see Program."""
+        gather: bool = True,
+    ) -> Compiled:
+        """`step` for this input; `Session.feeding` compiles it. See Compiled."""
         with self.naming_batch(opened):
-            return Program(
+            return Compiled(
                 step,
+                constants,
                 carry,
                 opened.struct,
                 self.placement,
                 opened.global_batch,
-                k,
                 self.config.loop_mode,
-                outs,
+                gather,
             )
 
 

@@ -14,7 +14,7 @@ from trainer.checkpointing.kept_data import as_in_run, has_new_head
 from trainer.checkpointing.listing import find_elsewhere
 from trainer.checkpointing.manager import CheckpointManager, Saved, WhichStep
 from trainer.checkpointing.orbax_paths import check_directory
-from trainer.checkpointing.owner import Ownership, claim
+from trainer.checkpointing.owner import Ownership, mark_workdir
 from trainer.checkpointing.warm_start import WarmStart
 from trainer.checkpointing.warm_start_loading import plan_loading
 from trainer.hosts.activity import Activity
@@ -23,11 +23,11 @@ from trainer.hosts.exits import WATCHER, Check, ending
 from trainer.hosts.failures import poll
 from trainer.hosts.supervisor import AGAIN, Supervisor
 from trainer.inputs import Input, InputFn
-from trainer.loop.dispatching import Dispatches, DispatchResult, Steps
+from trainer.loop.compiled import Compiled
+from trainer.loop.dispatching import Steps
 from trainer.loop.feed import Chunks, Feeder
 from trainer.loop.job import Job, Mode, OpenedInput
 from trainer.loop.preflight import agree, facts_of
-from trainer.loop.program import Program
 from trainer.reports.workdir import CHECKPOINTS
 from trainer.task import TrainState
 
@@ -118,7 +118,7 @@ class Session:
         config = self.job.config
         mark = ""
         if self.exchange.index == 0 and not config.fast_dev_run:
-            mark = claim(str(config.workdir))
+            mark = mark_workdir(str(config.workdir))
         facts = lambda: facts_of(self.job, inputs, start, end) | others  # noqa: E731
         agree(self.exchange, facts, config.workdir, mark, config.stall_seconds)
         share_cores(self.exchange.processes_here(config.stall_seconds))
@@ -159,24 +159,21 @@ class Session:
             raise ending(f"{decision.stop}; {AGAIN}", decision.interrupted, together=True)
 
     @contextmanager
-    def dispatching(
+    def feeding(
         self,
-        program: Program,
-        carry: Any,
+        program: Compiled,
         opened: OpenedInput,
         position: Any,
         steps: Steps,
-        record: Callable[[DispatchResult], None],
         *,
-        read: Callable[[list[Any], bool], Any] | None = None,
         late: Check | None = None,
         ends: bool = False,
-    ) -> Iterator[tuple[Dispatches, Feeder]]:
-        """The dispatches of `steps` from the input's `position` on, and what feeds them. The
-        program compiles while the first batches are read.
+    ) -> Iterator[Feeder]:
+        """What feeds the dispatches of `steps` from the input's `position` on. The program compiles
+        while the first batches are read.
 
-        record, read: see Dispatches. late: called while a chunk is waited for; may raise (default:
-        check). ends: whether the input may end before."""
+        late: called while a chunk is waited for; may raise (default: check). ends: whether the
+        input may end before."""
         complete = opened.source.info.program == "complete"  # then hosts compare what they deliver
         common = self.exchange.common_end() if ends or complete else None
         bound = self.job.config.stall_seconds + OWN_BOUND_SECONDS
@@ -190,10 +187,10 @@ class Session:
             common,
             self.job.labels_without_target(opened),
         )
-        with closing(Feeder(chunks, bound, late or self.supervisor.check, self.activity)) as feeder:
+        with closing(Feeder(chunks, bound, late or self.supervisor.check)) as feeder:
             with self.activity.doing("compiling"):
                 program.compile(steps.compiled)
-            yield Dispatches(carry, steps.start, feeder, program, record, read), feeder
+            yield feeder
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from trainer.inputs import InputFn
 from trainer.loop.evaluate import PeriodicEvaluations
 from trainer.loop.job import Job, OpenedInput
 from trainer.loop.session import begin, open_session
-from trainer.loop.train_loop import Training
+from trainer.loop.train_loop import train_steps
 from trainer.results import TrainResult
 
 log = logger("trainer")
@@ -86,7 +86,7 @@ def train(
         if opened:
             with session.supervisor.leaving():
                 begun = begin(session, opened, start, warm_start)
-            result = Training(session, opened, begun, end, evaluations).run()
+            result = train_steps(session, opened, begun, end, evaluations)
             if result.speed and job.writes:
                 session.ownership.fence()
                 result.write(config.workdir)

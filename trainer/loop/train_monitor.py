@@ -1,52 +1,31 @@
-"""What the host records and checks in training: the result of every dispatch; in the history the
-run's start, bad records and end; and that every value is finite (TrainerConfig.on_nan).
+"""What the host does with the result of every dispatch of training: checks, reports and speed."""
 
-What the devices compute for the checks is in gradients.py."""
-
-import contextlib
-import secrets
-import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import jax
 import numpy as np
 
-from pipeline.console.commands import program
-from pipeline.errors import InfeedError, InputError, NanError
+from pipeline.errors import InputError
 from pipeline.logs import logger
 from pipeline.sizes import counted
-from pipeline.storage.storage import join
-from trainer.checkpointing.contents import versions
-from trainer.config import OnNan
-from trainer.hosts.exchange import Decision
-from trainer.hosts.exits import Interrupted, Preempted
-from trainer.inputs import Input
 from trainer.loop.dispatching import DispatchResult
 from trainer.loop.feed import Feeder
-from trainer.loop.job import Job
+from trainer.loop.finite_check import FiniteCheck
+from trainer.loop.recorder import Hint
 from trainer.loop.session import Begun, Session
-from trainer.mesh.batch_spec import batch_struct
 from trainer.metrics.labels import OUTSIDE, REMEDY, told_outside
-from trainer.reports.metrics_lines import last_step
 from trainer.reports.progress import NOTABLE, ProgressLine, Speed, StepSize
-from trainer.reports.segments import BadRecords, End, HistoryLine, Start, append
 from trainer.reports.workdir import TRAIN
 from trainer.reports.writer import Reports
-from trainer.step.gradients import LOSS, Finder, checked_names, finder_of_broken
+from trainer.step.gradients import checked_names, finder_of_broken
 from trainer.step.steps import BAD_LEAF, UNLABELLED
-from trainer.task import TrainState
 
-Hint = Callable[[int], str]
-"""A step -> the end of a sentence, and one that names a command; "" if no command can help."""
-MOST_REASON = 300  # characters
 NOTABLE_SECONDS = 5.0  # of waiting for the input
 SETTLED_SECONDS = 60.0  # from then on the first batches, and the start of workers, weigh little
-MOST_IN_A_ROW = 100  # skipped steps; beyond that the model no longer learns
 log = logger("trainer")
 
 
@@ -192,169 +171,3 @@ class TrainMonitor(AbstractContextManager):
         if self._line is not None:
             self._line.close()
         self.reports.__exit__(kind, error, trace)
-
-
-@dataclass
-class Recorder(AbstractContextManager):
-    """Records one run. As a context manager, it also writes an end for an error that ends the run.
-    run: its identity.
-
-    Host 0 writes start and end; every host writes the bad records that it met. A fast_dev_run
-    writes nothing. fence: raises if another run owns the work directory by now; then nothing is
-    written."""
-
-    job: Job
-    source: Input
-    fence: Callable[[], None]
-
-    def __post_init__(self) -> None:
-        self._workdir = str(self.job.config.workdir)
-        self._provenance = None  # a fast_dev_run leaves no history
-        if not self.job.config.fast_dev_run:
-            self._provenance = self.source.info.provenance
-        self._known = set[int]()
-        self.run = secrets.token_hex(8)
-        self._step = 0
-
-    def hint(self, step: int) -> str:
-        """Names the command that shows the records of a step of this run; see Hint."""
-        if self._provenance is None:
-            return ""
-        command = f"{program('trainer.commands.seen')} {shlex.quote(self._workdir)}"
-        return f". To list its records, run: {command} --step {step}"
-
-    def start(self, step: int, position: Any, parent: str | None, end: int | None) -> None:
-        """Writes the start of the run after this step, from this position of its input. parent: see
-        Start. end: the last step."""
-        self._step = step
-        job = self.job
-        mesh = job.placement.mesh
-        count = jax.process_count()
-        self._write(
-            Start(
-                step,
-                _now(),
-                self.source.state(position),
-                self._provenance,
-                job.config.to_json() | {"max_steps": end},
-                command=job.command,
-                versions=versions(),
-                devices=(
-                    f"{mesh.size} x {mesh.devices.flat[0].device_kind}, {count} "
-                    f"process{'es' * (count > 1)}"
-                ),
-                run=self.run,
-                parent=parent,
-                reported=last_step(join(self._workdir, TRAIN)) if self.job.writes else None,
-                batch=job.placement.axes.map(
-                    lambda x, axis: [str(x.dtype), *x.shape[:axis], 1, *x.shape[axis + 1 :]],
-                    batch_struct(self.source.info.spec),
-                ),
-            )
-        )
-
-    def reached(self, step: int) -> None:
-        """Notes the last step, and writes the bad records that the input has met since the last
-        call."""
-        self._step = step
-        quarantine = self.source.info.quarantine
-        if self._provenance is None or len(quarantine) == len(self._known):
-            return
-        new = [bad for bad in quarantine if bad.record_id not in self._known]
-        self._known.update(bad.record_id for bad in new)
-        self.fence()
-        reasons = {str(bad.record_id): bad.reason for bad in new}
-        append(self._workdir, BadRecords(self._provenance["fingerprint"], reasons))
-
-    def end(self, stopped: Decision) -> None:
-        """Writes the end of the run. stopped: what ended it early, if anything."""
-        how = "interrupted: " if stopped.interrupted else "preempted: " if stopped.preempted else ""
-        self._end(f"{how}{stopped.stop}" or "finished")
-
-    def _end(self, reason: str) -> None:
-        self._write(End(self._step, _now(), reason[:MOST_REASON]))
-
-    def _write(self, line: HistoryLine) -> None:
-        if self.job.writes:
-            self.fence()
-            append(self._workdir, line)
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is None:
-            return
-        with contextlib.suppress(InfeedError):  # of the disk, or of a new owner: `error` says more
-            how = {Interrupted: "interrupted: ", Preempted: "preempted: "}.get(type(error), "")
-            self._end(f"{how}{error}" or type(error).__name__)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-@dataclass
-class FiniteCheck:
-    """Checks the `_bad_leaf` of every step, a number in the checked `names`. skipped: how many
-    steps were skipped. hint: ends messages about a step."""
-
-    on_nan: OnNan
-    names: list[str]
-    finder: Finder
-    hint: Hint
-
-    def __post_init__(self) -> None:
-        self.skipped = 0
-        self._in_a_row = 0
-
-    def reported(self, bad: np.ndarray) -> int:
-        """How many steps of a dispatch to report: all, or up to the broken one that ends the
-        run."""
-        return (
-            int(np.argmax(bad >= 0)) + 1
-            if self.on_nan == "raise" and (bad >= 0).any()
-            else len(bad)
-        )
-
-    def observe(self, result: DispatchResult, bad: np.ndarray) -> None:
-        """Raises NanError, naming the first broken step and the first broken array, unless such
-        steps are skipped."""
-        for i, leaf in enumerate(bad.tolist()):
-            if leaf < 0:
-                self._in_a_row = 0
-                continue
-            self._in_a_row += 1
-            step = result.start + i + 1
-            loss = float(result.scalars["loss"][i])
-            name = self.names[leaf]
-            value = str(loss) if name == LOSS else f"not finite (the loss is {loss:.4g})"
-            problem = f"after step {step} {name} is {value}"
-            if self.on_nan == "raise":
-                raise NanError(
-                    f"{problem}. No checkpoint contains it; the same command resumes from the "
-                    "newest checkpoint. Lower the learning rate, clip the gradient, or skip such "
-                    "steps (--on-nan skip). Check the records of that step (each label must be "
-                    f"below the number of the model's classes){self.hint(step)}"
-                )
-            self.skipped += 1
-            log.warning(
-                "%s: skipped the step (%d so far)%s", problem, self.skipped, self.hint(step)
-            )
-            if self._in_a_row > MOST_IN_A_ROW:
-                raise NanError(
-                    f"{problem}, as in the {MOST_IN_A_ROW} steps before it. Skipping steps does "
-                    "not help here."
-                )
-
-    def for_save(self, step: int, state: TrainState) -> Callable[[], None]:
-        """Begins to look; the result raises NanError if any array of the state is not finite,
-        including the optimizer's."""
-        broken = self.finder(state) if self.on_nan != "ignore" else str
-
-        def verify() -> None:
-            if name := broken():
-                raise NanError(
-                    f"at step {step} {name} is not finite, though the loss, the gradients and the "
-                    "model are. No checkpoint contains it; the same command resumes from the "
-                    "newest checkpoint. Check the optimizer."
-                )
-
-        return verify

@@ -20,7 +20,7 @@ from trainer.reports.workdir import SEGMENTS
 
 
 @dataclass(frozen=True)
-class Command:
+class Invocation:
     """The command that started a run: a recipe, its options, and the directory they are relative
     to."""
 
@@ -51,7 +51,7 @@ class Start:
     position: Mapping[str, Any]
     input: Mapping[str, Any] | None
     settings: Mapping[str, Any]
-    command: Command | None
+    command: Invocation | None
     versions: Mapping[str, str]
     devices: str
     run: str = ""
@@ -115,7 +115,7 @@ class History:
         return [line for line in self.lines if isinstance(line, Start)]
 
     @property
-    def command(self) -> Command | None:
+    def command(self) -> Invocation | None:
         """The command of the newest start; None if there is none."""
         return self.starts[-1].command if self.starts else None
 

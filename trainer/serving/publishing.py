@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.checks import check_number, check_positive_int
-from pipeline.errors import OptionError, StorageError, how_to_install
+from pipeline.errors import OptionError, StorageError
 from pipeline.logs import logger
+from pipeline.packages import how_to_install
 from pipeline.shards.naming import MANIFEST_FILE
 from pipeline.shards.schema import Labels
 from pipeline.storage.local import sync

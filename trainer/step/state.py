@@ -122,14 +122,3 @@ def model_of(state: TrainState, model: Model) -> Variables:
         lambda old, new: old.astype(new.dtype), state.ema, state.variables.params
     )
     return Variables(average, state.variables.extra)
-
-
-def with_model(state: TrainState, model: Model, variables: Variables) -> TrainState:
-    """The state with the arrays of such a model replaced by equal ones, as its own may have been
-    donated."""
-    if model == "params":
-        return state._replace(variables=variables)
-    average = jax.tree.map(
-        lambda old, new: new if new.dtype == old.dtype else old, state.ema, variables.params
-    )
-    return state._replace(ema=average, variables=state.variables._replace(extra=variables.extra))

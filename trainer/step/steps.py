@@ -1,8 +1,8 @@
 """The steps of training, evaluation and prediction: pure functions of carried state and a batch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,10 +24,9 @@ RATE = "learning_rate"
 RECORDS, BAD_ROWS, CRC_SUM, UNSEEN = "_records", "_bad_rows", "_crc_sum", "_unseen"
 RECORD_OUTSIDE = "_record_outside"
 NOT_FINITE = "_not_finite "  # and the name of the value
-PROOF_SUMS = (RECORDS, LABELLED, BAD_ROWS, CRC_SUM, UNSEEN)
-# what a step returns besides metrics, whose names do not start with _
-PROOF, ROWS = ("_proof", "_rows")
+ROWS = "_rows"  # what a step returns besides scalars; names of metrics do not start with _
 PREDICTIONS = "_predictions"  # in the rows of an evaluation step
+Tallies = dict[str, tally.Tally]
 
 
 def train_step(
@@ -93,31 +92,24 @@ def _augmented(task: Task, batch: Batch, axes: BatchAxes) -> Batch:
     return {**augmented, **{key: value for key, value in batch.items() if key.startswith("_")}}
 
 
-class EvalState(NamedTuple):
-    """The state that an evaluation carries from step to step; only the tallies change.
+def eval_step(task: Task, *, with_rows: bool = False, axes: BatchAxes = ROWS_FIRST) -> Step:
+    """(variables, padding, tallies, batch) -> the next tallies and masked sums: loss, every metric
+    with a value per record, and `_records`, `_labelled`, `_bad_rows` and `_crc_sum` for the exact
+    epoch; for each sum of floats, the number of records whose value is not finite; and what counts
+    labels outside of the classes.
 
     padding: int32 [], the number in PADDINGS that the task sees. tallies: of each Metric, over the
-    batches so far."""
+    batches so far. with_rows: also `_rows`: of the batch `_mask`, without rows that lack a label,
+    and `_index`, the losses, and by name the predictions that are one number per record, each
+    [b]."""
 
-    variables: Variables
-    padding: Array
-    tallies: dict[str, tally.Tally]
-
-
-def eval_step(task: Task, *, with_rows: bool = False, axes: BatchAxes = ROWS_FIRST) -> Step:
-    """(EvalState, batch) -> the next state and masked sums: loss, every metric with a value per
-    record, and `_records`, `_labelled`, `_bad_rows` and `_crc_sum` for the exact epoch; for each
-    sum of floats, the number of records whose value is not finite; and what counts labels outside
-    of the classes. A donated state is not copied.
-
-    with_rows: also `_rows`: of the batch `_mask`, without rows that lack a label, and `_index`, the
-    losses, and by name the predictions that are one number per record, each [b]."""
-
-    def step(state: EvalState, batch: Batch) -> tuple[EvalState, dict[str, Any]]:
-        batch = labels.labelled(tally.blank_padding(batch, state.padding, axes), task.target)
-        losses, outputs = _evaluated(task, state.variables, batch)
+    def step(
+        variables: Variables, padding: Array, tallies: Tallies, batch: Batch
+    ) -> tuple[Tallies, dict[str, Any]]:
+        batch = labels.labelled(tally.blank_padding(batch, padding, axes), task.target)
+        losses, outputs = _evaluated(task, variables, batch)
         values = tally.per_record(losses, outputs, batch, task.metrics)
-        tallies = tally.with_batch(state.tallies, losses, outputs, batch, task.metrics)
+        tallies = tally.with_batch(tallies, losses, outputs, batch, task.metrics)
         values |= {f"{NOT_FINITE}{name}": ~jnp.isfinite(value) for name, value in values.items()}
         counts = labels.counting(batch)
         sums = {name: tally.masked_sum(value, counts) for name, value in values.items()}
@@ -125,8 +117,8 @@ def eval_step(task: Task, *, with_rows: bool = False, axes: BatchAxes = ROWS_FIR
             value for name, value in values.items() if name.startswith(labels.OUTSIDE)
         )
         sums[RECORD_OUTSIDE] = jnp.max(jnp.where(outside > 0, batch.get(INDEX, -1), -1))
-        rows = {ROWS: _rows(task, state.variables, batch)} if with_rows else {}
-        return state._replace(tallies=tallies), sums | _proof(batch) | rows
+        rows = {ROWS: _rows(task, variables, batch)} if with_rows else {}
+        return tallies, sums | _proof(batch) | rows
 
     return step
 
@@ -152,7 +144,7 @@ def _numbered(batch: Batch) -> dict[str, Any]:
 
 def no_tallies(
     task: Task, variables: Variables, batch_spec: Any
-) -> tuple[dict[str, tally.Tally], dict[str, Array]]:
+) -> tuple[Tallies, dict[str, Array]]:
     """The tallies at the start of an epoch, and whether each is neutral: see empty_tallies. Runs
     under jit."""
     losses, outputs = jax.eval_shape(partial(_evaluated, task), variables, batch_spec)
@@ -164,18 +156,20 @@ def _evaluated(task: Task, variables: Variables, batch: Batch) -> tuple[Array, A
     return losses, outputs
 
 
-def predict_step(task: Task, keys: Sequence[str] | None, axes: BatchAxes = ROWS_FIRST) -> Step:
-    """(Variables, batch) -> the same variables, `_proof`, the sums of eval_step, and `_rows`: the
+def predict_step(
+    task: Task, keys: Sequence[str] | None, axes: BatchAxes = ROWS_FIRST
+) -> Callable[[Variables, Batch], dict[str, Any]]:
+    """(Variables, batch) -> what eval_step returns for the exact epoch, and `_rows`: the
     predictions with these names (None: all) and the batch's `_mask` and `_index`, each [b, ...].
 
     Raises OptionError for a name that the task does not predict; InputError, which names it, for
     outputs without one row per record."""
 
-    def step(variables: Variables, batch: Batch) -> tuple[Variables, dict[str, Any]]:
+    def step(variables: Variables, batch: Batch) -> dict[str, Any]:
         assert task.predict_fn is not None
         blank = tally.blank_padding(batch, axes=axes)
         rows = chosen(_predicted(task.predict_fn, variables, blank), keys) | _numbered(batch)
-        return variables, {PROOF: _proof(batch), ROWS: rows}
+        return _proof(batch) | {ROWS: rows}
 
     return step
 

@@ -8,11 +8,9 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 from etils import epath
-from fake_gcs.server import Status
 from sweep import SWEEP
 
-from pipeline.errors import CheckpointError, OptionError, StorageError
-from pipeline.storage import gcs_calls
+from pipeline.errors import CheckpointError, OptionError
 from trainer.checkpointing import orbax_paths
 from trainer.checkpointing.manager import CheckpointManager, Saved
 from trainer.checkpointing.orbax_paths import BucketPath, orbax_path
@@ -123,20 +121,6 @@ def test_orbax_saves_restores_lists_and_removes_through_bucket_path_only(directo
     assert not [
         request for request in gcs_server.requests() if request.host.endswith("googleapis.com")
     ]
-
-
-def test_requests_of_orbax_are_retried_and_a_final_failure_is_named(
-    directory, monkeypatch, gcs_server
-):
-    monkeypatch.setattr(gcs_calls, "WAIT_SECONDS", (0.01, 0.02))
-    gcs_server.fail("run/file", Status(503), times=2)
-    (directory / "file").write_text("text")
-    monkeypatch.setattr(gcs_calls, "RETRY_SECONDS", 0.2)
-    gcs_server.fail("run/file", Status(503), times=None)
-    with pytest.raises(
-        StorageError, match=r"cannot read gs://.*/run/file: status 503 \(\d+ attempts in 0\.2 s\)"
-    ):
-        (directory / "file").read_text()
 
 
 def test_the_bound_on_tensorstores_retries_reaches_every_context_that_orbax_makes(bucket):

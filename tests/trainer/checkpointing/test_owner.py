@@ -14,7 +14,7 @@ import pytest
 from pipeline.errors import OptionError, OwnerError, StorageError
 from pipeline.storage.schemes import open_storage
 from trainer.checkpointing import owner
-from trainer.checkpointing.owner import Ownership, claim, is_alive, read_record
+from trainer.checkpointing.owner import Ownership, is_alive, mark_workdir, read_record
 
 OWNING = """
 import os, sys
@@ -83,10 +83,13 @@ def test_a_second_run_is_refused_while_the_owner_lives_and_changes_nothing(tmp_p
             first.fence()
 
 
-def test_a_directory_that_was_released_is_free_at_once(workdir, elsewhere):
+def test_what_was_released_is_free_at_once_and_publishes_nothing_more(workdir, elsewhere):
     for _ in range(2):
         with Ownership(workdir) as own:
             own.take()
+            own.fence()
+        with pytest.raises(OwnerError):
+            own.fence()
         elsewhere(workdir).__exit__()
 
 
@@ -94,6 +97,7 @@ def test_an_owner_on_another_machine_is_waited_for_and_refuses_once_it_shows_tha
     workdir, elsewhere, monkeypatch
 ):
     far = elsewhere(workdir)
+    assert is_alive(workdir, read_record(workdir)) is None  # unknown
     monkeypatch.setattr(owner, "RENEW_SECONDS", 0)
     with pytest.raises(OwnerError, match=rf"is running: host {os.uname().nodename}, process"):
         Ownership(workdir).take(pause=lambda _: (time.sleep(0.01), far.fence()))
@@ -118,14 +122,6 @@ def test_an_owner_that_was_taken_over_publishes_nothing_more(
         first.__exit__()  # nor does its end free the directory
         second.fence()
         assert not read_record(workdir).released
-
-
-def test_what_was_released_publishes_nothing_more(workdir):
-    with Ownership(workdir) as own:
-        own.take()
-        own.fence()
-    with pytest.raises(OwnerError):
-        own.fence()
 
 
 @pytest.mark.parametrize("hours", [-24, 24])
@@ -163,7 +159,7 @@ def test_no_time_that_a_record_states_is_waited_for_longer_than_the_owner_may_be
 def test_a_lock_without_an_owner_is_waited_for_in_vain_and_then_named(tmp_path, monkeypatch):
     silent_after(monkeypatch, 0.3)
     monkeypatch.setattr(owner, "POLL_SECONDS", 0.05)
-    claim(str(tmp_path))
+    mark_workdir(str(tmp_path))
     assert owner._lock(str(tmp_path))
     with pytest.raises(OwnerError, match=r"has held .*_owner/lock for 0\.3 s, but owns nothing"):
         Ownership(str(tmp_path)).take()
@@ -248,20 +244,15 @@ def test_an_owner_of_this_machine_lives_until_it_is_killed_also_suspended_and_it
         process.stdin.close()
 
 
-def test_whether_an_owner_on_another_machine_lives_is_unknown(tmp_path, elsewhere):
-    elsewhere(str(tmp_path))
-    assert is_alive(str(tmp_path), read_record(str(tmp_path))) is None
-
-
 def test_a_work_directory_keeps_its_mark_and_files_of_others_are_not_claimed(tmp_path):
-    assert claim(str(tmp_path / "run")) == claim(str(tmp_path / "run"))
-    assert claim(str(tmp_path / "run")) != claim(str(tmp_path / "other"))
+    assert mark_workdir(str(tmp_path / "run")) == mark_workdir(str(tmp_path / "run"))
+    assert mark_workdir(str(tmp_path / "run")) != mark_workdir(str(tmp_path / "other"))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/segments.jsonl").touch()
     with pytest.raises(
         OptionError, match=r"has a file segments\.jsonl, which no run of infeed wrote"
     ):
-        claim(str(tmp_path / "mine"))
+        mark_workdir(str(tmp_path / "mine"))
     assert open_storage(str(tmp_path)).list(str(tmp_path / "mine")).keys() == {"segments.jsonl"}
 
 

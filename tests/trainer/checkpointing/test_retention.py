@@ -8,7 +8,7 @@ import optax
 import pytest
 
 from pipeline.errors import CheckpointError, OptionError
-from trainer.checkpointing.listing import Evaluations, KeepPolicy, best_step
+from trainer.checkpointing.keeping import Evaluations, KeepPolicy, best_step
 from trainer.checkpointing.manager import CheckpointManager
 from trainer.loop.job import Job
 from trainer.mesh.placement import Placement
@@ -101,11 +101,7 @@ OF_KINDS = {
     [
         ("loss", None, "min"),
         ("loss", "min", "min"),
-        (
-            "loss",
-            "max",
-            "keep_best_mode='max' contradicts 'loss', whose best value is the minimum. Leave it out",
-        ),
+        ("loss", "max", "'max' contradicts 'loss', whose best value is the minimum. Leave it out"),
         ("accuracy", None, "max"),
         ("regression/r2", None, "max"),
         ("regression/rmse", None, "min"),
@@ -113,11 +109,7 @@ OF_KINDS = {
         ("confusion", None, "keep_best='confusion' is not a number that an evaluation reports"),
         ("acuracy", None, "keep_best='acuracy' is not .* Did you mean 'accuracy'"),
         ("per/class/cat", "max", "keep_best='per/class/cat' is not"),
-        (
-            "per/class",
-            None,
-            "keep_best='per/class' needs keep_best_mode, 'max' or 'min': the metric",
-        ),
+        ("per/class", None, "'per/class' needs keep_best_mode, 'max' or 'min': the metric"),
         ("per/class", "lower", "needs keep_best_mode, 'max' or 'min'"),
         ("per/class", "max", "max"),
         ("own", "min", "min"),

@@ -12,7 +12,7 @@ from trainer.commands import is_ours
 from trainer.commands.recorded import as_trained
 from trainer.optimizers.config import OptimizerConfig
 from trainer.recipe import Recipe, settings
-from trainer.reports.segments import Command, Start, append
+from trainer.reports.segments import Invocation, Start, append
 
 BASE = """
 from dataclasses import dataclass, field
@@ -45,63 +45,23 @@ def refused(capsys, tmp_path, monkeypatch):
     ("code", "name", "text"),
     [
         ("", "mines:Config", "there is no module 'mines'"),
-        (
-            "",
-            "mine.inner",
-            "there is no recipe 'mine.inner'.* change to the directory with mine/inner.py",
-        ),
-        (
-            "",
-            "mine.py",
-            "mine.py is a file. Give the name of its module: python -m trainer mine:Config",
-        ),
+        ("", "mine.inner", "no recipe 'mine.inner'.* to the directory with mine/inner.py"),
+        ("", "mine.py", "mine.py is a file. Give .* its module: python -m trainer mine:Config"),
         ("", "--mode", "'--mode' is not the name of a recipe"),
-        (
-            "import nowhere",
-            "mine",
-            "mine cannot be imported: ModuleNotFoundError: .*'nowhere'\n  mine.py:1, ",
-        ),
-        (
-            "x = 1\ny = 1 / 0",
-            "mine",
-            "mine cannot be imported: ZeroDivisionError: .*\n  mine.py:2, in <module>: y = 1",
-        ),
+        ("import nowhere", "mine", "imported: ModuleNotFoundError: .*'nowhere'\n  mine.py:1, "),
+        ("x = 1\ny = 1 / 0", "mine", "ZeroDivisionError: .*\n  mine.py:2, in <module>: y = 1"),
         ("x = (1", "mine", "SyntaxError: '\\(' was never closed .*\n  mine.py:1: x = \\(1"),
-        (
-            "raise SystemExit(3)",
-            "mine",
-            "mine ended the program while it was imported, with exit code 3",
-        ),
-        (
-            f"{BASE}settings(seed=-1)",
-            "mine",
-            "mine cannot be imported: OptionError: seed=-1 .*\n  mine.py:4, in",
-        ),
+        ("raise SystemExit(3)", "mine", "mine ended the program while .*, with exit code 3"),
+        (f"{BASE}settings(seed=-1)", "mine", "OptionError: seed=-1 .*\n  mine.py:4, in"),
         ("x = 1", "mine", "mine has no class 'Config'. A recipe is a dataclass"),
-        (
-            RECIPE,
-            "mine",
-            "mine has no class 'Config'. Its recipes: Wine. Run one: python -m trainer mine:Wine",
-        ),
+        (RECIPE, "mine", "Its recipes: Wine. Run one: python -m trainer mine:Wine"),
         (RECIPE, "mine:Wint", "mine has no class 'Wint'. Did you mean 'Wine'?"),
         (f"{BASE}class Config: ...", "mine", "is a class, but not a recipe"),
         ("Config = 3", "mine", "mine:Config is a int, but not a recipe"),
         (f"{BASE}class Config(Recipe):\n    x: int = 1", "mine", "mine:Config is not a dataclass"),
-        (
-            f"{BASE}@dataclass\nclass Config(Recipe): ...",
-            "mine",
-            "cannot inherit non-frozen dataclass from a frozen",
-        ),
-        (
-            RECIPE.replace("def eval_input", "def other"),
-            "mine:Wine",
-            "mine:Wine lacks the methods eval_input",
-        ),
-        (
-            RECIPE.replace("def task", "seed: int = 0\n    def task"),
-            "mine:Wine",
-            "mine:Wine has a field 'seed'",
-        ),
+        (f"{BASE}@dataclass\nclass Config(Recipe): ...", "mine", "inherit non-frozen dataclass"),
+        (RECIPE.replace("eval_input", "other"), "mine:Wine", "lacks the methods eval_input"),
+        (RECIPE.replace("def task", "seed: int\n    def task"), "mine:Wine", "has a field 'seed'"),
     ],
 )
 def test_a_broken_or_missing_recipe_is_one_error(refused, code, name, text):
@@ -146,29 +106,10 @@ class Own(Recipe):
 def test_of_a_recipe_of_ones_own_numbers_and_the_optimizer_are_taken_but_none_that_is_given(
     tmp_path,
 ):
-    options = [
-        "--width=3",
-        "--sizes",
-        "4",
-        "5",
-        "--module=theirs",
-        "--optimizer=sgd",
-        f"--workdir={tmp_path}",
-    ]
+    options = f"--width=3 --sizes 4 5 --module=theirs --optimizer=sgd --workdir={tmp_path}".split()
     (tmp_path / "train").mkdir()
-    append(
-        str(tmp_path),
-        Start(
-            0,
-            "2026-11-26T12:00:00+00:00",
-            {},
-            None,
-            {},
-            Command("own:Own", options, "."),
-            {},
-            "1 cpu",
-        ),
-    )
+    command = Invocation("own:Own", options, ".")
+    append(str(tmp_path), Start(0, "2026-11-26T12:00:00+00:00", {}, None, {}, command, {}, "cpu"))
     recipe = Own(mode="evaluate", trainer=settings(workdir=str(tmp_path)))
     taken = as_trained(recipe, "own:Own", ["--workdir", str(tmp_path)])
     assert (taken.width, taken.sizes, taken.module) == (3, (4, 5), "mine")

@@ -33,24 +33,6 @@ def test_messages_of_the_pipeline_are_shown_at_info_level(capsys):
     assert logging.getLogger("pipeline").isEnabledFor(logging.INFO)
 
 
-def test_a_missing_library_names_the_extra_to_install(capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tyro", None)
-    assert main(["digits"]) == 2
-    assert "Install what training needs: pip install -e '" in capsys.readouterr().err
-
-
-def test_help_of_a_recipe_shows_its_typed_options(capsys):
-    with pytest.raises(SystemExit) as left:
-        main(["digits", "--help"])
-    assert left.value.code == 0
-    shown = capsys.readouterr().out
-    for option in ("--data-dir", "--workdir", "--iterations-per-loop", "--learning-rate"):
-        assert option in shown
-    assert "--mode {train,evaluate,evaluate-continuously,predict,export,sample}" in " ".join(
-        shown.split()
-    )
-
-
 def test_an_error_that_only_jax_can_find_is_one_line_and_exit_code_2(capsys, tmp_path, monkeypatch):
     # there are no data
     monkeypatch.setattr("trainer.recipes.small_images.Digits.check", lambda config: None)
@@ -60,28 +42,6 @@ def test_an_error_that_only_jax_can_find_is_one_line_and_exit_code_2(capsys, tmp
     )
     (line,) = capsys.readouterr().err.splitlines()
     assert "error: global_batch=66 is not divisible by 4 devices" in line
-
-
-def test_two_lengths_on_one_command_line_are_refused(capsys):
-    given = ["--data-dir=d", "--workdir=w", "--max-steps", "12", "--max-epochs=10"]
-    assert main(["digits", *given]) == 2
-    assert "--max-steps and --max-epochs are both given. Give one." in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("given", "text"),
-    [
-        ("--epochs", "Did you mean --max-epochs?"),
-        ("--lr", "Did you mean --learning-rate?"),
-        ("--batch-size", "Did you mean --global-batch-size?"),
-        ("--max-step", "unrecognized arguments: --max-step. Did you mean --max-steps?"),
-        ("--nesterov", "A recipe of your own can set nesterov; no flag does."),
-    ],
-)
-def test_a_flag_with_the_name_that_others_use_is_answered_with_ours(capsys, given, text):
-    assert main(["digits", "--data-dir", "d", "--workdir", "w", given, "3"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert text in line
 
 
 def test_a_message_on_the_command_line_names_settings_as_flags():

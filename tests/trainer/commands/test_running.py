@@ -13,7 +13,7 @@ from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.errors import InputError
 from trainer.commands.running import run
 from trainer.recipe import DataRecipe, Recipe
-from trainer.reports.segments import Command
+from trainer.reports.segments import Invocation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ def page_of(recipe, tmp_path):
     """The text of the page that run writes."""
     path = tmp_path / "page.html"
     options = ["--mode", recipe.mode, "--workdir", "my run"]
-    run(replace(recipe, report=str(path)), Command("mine.recipes:Odd", options, "/"))
+    run(replace(recipe, report=str(path)), Invocation("mine.recipes:Odd", options, "/"))
     return path.read_text()
 
 

@@ -7,13 +7,13 @@ import sys
 import pytest
 
 from pipeline.errors import OptionError
-from trainer.hosts.joining import Devices
+from trainer.hosts.devices import Devices
 
 pytestmark = pytest.mark.slow
 
 PROGRAM = """
 import jax
-from trainer.hosts.joining import Devices
+from trainer.hosts.devices import Devices
 devices = Devices(platform=%r, num_devices=%r)
 devices.choose()
 devices.check()
@@ -43,23 +43,8 @@ def test_a_platform_that_is_not_there_is_named_with_what_it_needs(platform):
     assert "Choose --platform cpu, or install what it needs: pip install -e '" in line
 
 
-@pytest.mark.parametrize(
-    ("flags", "text"),
-    [
-        (
-            {"platform": "cuda", "num_devices": 4},
-            "num_devices=4 is given with platform=cuda. Only platform=cpu can",
-        ),
-        (
-            {"num_devices": 4},
-            "num_devices=4 is given with platform=None. Only platform=cpu can simulate",
-        ),
-        (
-            {"platform": "cpu", "num_devices": 0},
-            "num_devices=0 is given with platform=cpu. Only platform=cpu can",
-        ),
-    ],
-)
-def test_a_number_of_devices_is_for_the_cpu_alone(flags, text):
+@pytest.mark.parametrize(("platform", "count"), [("cuda", 4), (None, 4), ("cpu", 0)])
+def test_a_number_of_devices_is_for_the_cpu_alone(platform, count):
+    text = f"num_devices={count} is given with platform={platform}. Only platform=cpu can simulate"
     with pytest.raises(OptionError, match=text):
-        Devices(**flags)
+        Devices(platform=platform, num_devices=count)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sweep import examples
 
 from pipeline.errors import DisagreementError, HostError
-from trainer.hosts.exchange import NOTHING, Decision, Exchange, SharedDecisions
+from trainer.hosts.exchange import Exchange
 
 
 def on_all(count, exchanged):
@@ -61,13 +61,6 @@ def test_gather_returns_the_values_of_hosts_that_answer_in_time():
     first, _, third = exchanges_of(3)
     third.tell("place", "c")
     assert first.gather("place", "a", 0.1) == {0: "a", 2: "c"}
-
-
-def test_a_posted_value_is_read_without_waiting():
-    first, second = exchanges_of(2)
-    assert second.posted("decided/3") is None
-    first.post("decided/3", [True, "enough"])
-    assert second.posted("decided/3") == [True, "enough"]
 
 
 def test_exchanges_of_different_calls_do_not_mix():
@@ -158,11 +151,3 @@ def test_closing_ends_the_wait_for_a_host_that_never_asks():
     waiting.join(10)
     assert not waiting.is_alive()
     assert not common.waiting
-
-
-def test_what_host_0_decides_at_a_poll_all_hosts_carry_out_two_polls_later():
-    first, second = (SharedDecisions(exchange, lambda: None) for exchange in exchanges_of(2))
-    assert [second.poll(), second.poll()] == [NOTHING] * 2  # it may be one dispatch ahead of host 0
-    found = [first.poll(lambda: Decision(save=True)) for _ in range(9)]
-    assert [poll for poll, decision in enumerate(found) if decision.save] == [2, 5, 8]
-    assert [second.poll() for _ in range(7)] == found[2:]

@@ -13,31 +13,19 @@ from trainer.hosts.joining import Distributed, join
 
 
 @pytest.mark.parametrize(
-    ("settings", "text"),
+    ("address", "count", "number", "text"),
     [
-        ({"process_id": 1}, "process_id=1 is given with coordinator_address=None"),
-        (
-            {"coordinator_address": "auto", "num_processes": 2},
-            "num_processes=2 is given with coordinator_address=auto",
-        ),
-        ({"coordinator_address": "host:1"}, "coordinator_address=host:1 with nothing else"),
-        (
-            {"coordinator_address": "host:1", "num_processes": 2},
-            "with num_processes=2: several processes need",
-        ),
-        (
-            {"coordinator_address": "host", "num_processes": 2, "process_id": 0},
-            "several processes need .*host:port",
-        ),
-        (
-            {"coordinator_address": "host:1", "num_processes": 2, "process_id": 2},
-            "process_id must be one of 0",
-        ),
+        (None, None, 1, "process_id=1 is given with coordinator_address=None"),
+        ("auto", 2, None, "num_processes=2 is given with coordinator_address=auto"),
+        ("host:1", None, None, "coordinator_address=host:1 with nothing else"),
+        ("host:1", 2, None, "with num_processes=2: several processes need"),
+        ("host", 2, 0, "several processes need .*host:port"),
+        ("host:1", 2, 2, "process_id must be one of 0"),
     ],
 )
-def test_flags_that_do_not_make_a_run_say_what_is_missing(settings, text):
+def test_flags_that_do_not_make_a_run_say_what_is_missing(address, count, number, text):
     with pytest.raises(OptionError, match=text):
-        Distributed(**settings)
+        Distributed(coordinator_address=address, num_processes=count, process_id=number)
 
 
 def test_a_single_process_joins_no_cluster():
@@ -83,17 +71,6 @@ def test_auto_takes_the_coordinator_and_the_place_from_the_cluster(port):
     assert done.stdout == f"localhost:{port} 0 1\n", done.stderr
 
 
-def joined_by_auto(run_forked, **environment):
-    """What a process prints whose join by "auto" is refused; JAX takes only one that has not computed before."""
-    code = "from trainer.hosts.joining import *\nfrom pipeline.errors import OptionError\n"
-    code += "try:\n    join(Distributed(coordinator_address='auto'), 90)\nexcept OptionError as error:\n    print(error)"
-    unset = ("KUBERNETES_SERVICE_HOST", "JAX_COORDINATOR_ADDRESS")
-    env = {name: value for name, value in os.environ.items() if name not in unset} | environment
-    status, printed = run_forked(["-c", code], timeout=60, env=env)
-    assert status == 0, printed
-    return printed
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_a_run_on_one_machine_listens_on_no_other_interface(run_forked, port, host):
@@ -107,8 +84,15 @@ def test_a_run_on_one_machine_listens_on_no_other_interface(run_forked, port, ho
 
 @pytest.mark.slow
 def test_auto_without_a_cluster_says_what_to_give_instead(run_forked):
+    """In a process of its own: JAX takes only one that has not computed before."""
+    code = "from trainer.hosts.joining import *\nfrom pipeline.errors import OptionError\n"
+    code += "try:\n    join(Distributed(coordinator_address='auto'), 90)\nexcept OptionError as error:\n    print(error)"
+    clusters = ("KUBERNETES_SERVICE_HOST", "JAX_COORDINATOR_ADDRESS")
+    env = {name: value for name, value in os.environ.items() if name not in clusters}
+    status, printed = run_forked(["-c", code], timeout=60, env=env)
+    assert status == 0, printed
     text = r"^coordinator_address=auto: JAX finds no .*Slurm.* give coordinator_address=host:port, num_proc"
-    assert re.search(text, joined_by_auto(run_forked), re.MULTILINE)
+    assert re.search(text, printed, re.MULTILINE)
 
 
 def joining(address):

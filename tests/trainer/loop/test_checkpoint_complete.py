@@ -112,8 +112,7 @@ class Ends(Callback):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("how", "error"),
-    [("stopped", None), (signal.SIGTERM, Preempted), ("failed", KeyError)],
+    ("how", "error"), [("stopped", None), (signal.SIGTERM, Preempted), ("failed", KeyError)]
 )
 @pytest.mark.usefixtures("_fresh_process")
 def test_every_remaining_checkpoint_was_reported_however_the_run_ended(

@@ -52,7 +52,7 @@ def test_a_plan_is_mostly_whole_dispatches():
 
 def test_a_run_without_an_end_in_sight_is_not_planned_to_its_end():
     began = time.monotonic()
-    assert Steps.planned(0, 10**12, 100).compiled == {1, 100}
+    assert Steps(0, 10**12, 100).compiled == {1, 100}
     assert time.monotonic() - began < 1
 
 
@@ -73,7 +73,7 @@ class Pending:
 
 
 class Launching:
-    """Stands for a Program: launches by a function."""
+    """Stands for a Compiled: launches by a function."""
 
     def __init__(self, launch):
         self._launch = launch
@@ -82,7 +82,7 @@ class Launching:
         return self._launch(carry, batches)
 
     def read(self, returned, stacked):
-        return jax.tree.map(lambda *steps: np.stack(steps), *jax.device_get(returned))
+        return jax.tree.map(lambda *steps: np.stack(steps), *jax.device_get(returned)), {}
 
 
 def test_the_host_waits_for_a_dispatch_only_when_the_next_one_is_launched():
@@ -111,7 +111,7 @@ def test_the_host_waits_for_a_dispatch_only_when_the_next_one_is_launched():
             "launch 3",
             "wait for 2",
             "wait for 3",
-        ),
+        )
     ]
 
 

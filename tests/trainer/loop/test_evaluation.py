@@ -1,6 +1,5 @@
 """Evaluation counts every record once, whatever the padding, or it fails."""
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 
 from pipeline.errors import CheckpointError, EmptySplitError, EvaluationError, InputError
 from trainer.inputs import LABELLED, InputInfo
-from trainer.loop.exact_epoch import ExactEpoch
+from trainer.loop.exact_epoch import Proof
 from trainer.step.steps import BAD_ROWS, CRC_SUM, RECORDS
 from trainer.trainer import Trainer
 
@@ -52,45 +51,18 @@ def test_any_number_of_records_is_counted_exactly(trainer, vectors, make_input, 
     assert (result.records, result.proven) == (records, True)
 
 
-def test_a_record_given_twice_in_place_of_another_fails_the_evaluation(
-    trainer, vectors, make_input
-):
-    def faulty(ctx):
-        source = make_input(vectors, ctx)
-        # what a reader delivers that reads record 8 twice and skips 7
-        source.crcs[7] = source.crcs[8]
-        return source
-
+def test_a_record_given_twice_in_place_of_another_fails_the_evaluation(trainer, repeating):
     with pytest.raises(EvaluationError, match=r"their crcs add up to \w+ .* in place of another"):
-        trainer.evaluate(faulty)
+        trainer.evaluate(repeating)
 
 
-def test_a_missing_record_fails_the_evaluation(trainer, vectors, make_input):
-    def faulty(ctx):
-        source = make_input(vectors, ctx)
-        batches = source.batches
-
-        def masked(position):
-            for batch in batches(position):
-                batch["_mask"] = batch["_mask"] * (batch["_index"] != 42)
-                yield batch
-
-        source.batches = masked
-        return source
-
+def test_a_missing_record_fails_the_evaluation(trainer, without):
     with pytest.raises(EvaluationError, match="counted 99 records; the split has 100"):
-        trainer.evaluate(faulty)
+        trainer.evaluate(without(42))
 
 
-def test_an_input_that_cannot_prove_its_records_gives_unproven_metrics(
-    trainer, vectors, make_input
-):
-    def unsure(ctx):
-        source = make_input(vectors, ctx)
-        source.info = replace(source.info, expected_crc=None)
-        return source
-
-    result = trainer.evaluate(unsure)
+def test_an_input_that_cannot_prove_its_records_gives_unproven_metrics(trainer, altered):
+    result = trainer.evaluate(altered(expected_crc=None))
     assert (result.records, result.num_records, result.proven) == (100, 100, False)
 
 
@@ -100,9 +72,8 @@ def test_an_epoch_that_ends_early_is_an_error(trainer, vectors, make_input):
         source.batches = lambda position: iter([source._batch(0)])
         return source
 
-    with pytest.raises(
-        InputError, match="ended before step 2: it returned 1 batches from step 1 on, expected 7"
-    ):
+    text = "ended before step 2: it returned 1 batches from step 1 on, expected 7"
+    with pytest.raises(InputError, match=text):
         trainer.evaluate(short)
 
 
@@ -205,21 +176,19 @@ def of(num_records=3, expected_crc=7, verify_command=COMMAND, **others):
 
 def epoch_of(info):
     source: Any = SimpleNamespace(info=info)
-    return ExactEpoch(source)
+    return Proof(source)
+
+
+def sums(records, crc, bad=0):
+    counted = {RECORDS: records, LABELLED: records, BAD_ROWS: bad, CRC_SUM: crc}
+    return {name: np.array([value]) for name, value in counted.items()}
 
 
 def refusal(records, crc, info):
     epoch = epoch_of(info)
-    epoch.add(
-        {
-            RECORDS: np.array([records]),
-            LABELLED: np.array([records]),
-            BAD_ROWS: np.array([0]),
-            CRC_SUM: np.array([crc]),
-        }
-    )
+    epoch.add(sums(records, crc))
     with pytest.raises(EvaluationError) as raised:
-        epoch.check("evaluation", "the metrics are not the split's")
+        epoch.check("evaluation", "the metrics are not the split's", "")
     return str(raised.value)
 
 
@@ -261,9 +230,8 @@ def test_totals_are_not_compared_when_bad_records_were_left_out_or_none_are_stat
         ("raise", 0, {"num_bytes": 8}),
     ):
         epoch = epoch_of(of(on_error=on_error, totals=totals))
-        sums = {RECORDS: 3 - bad, LABELLED: 3 - bad, BAD_ROWS: bad, CRC_SUM: 7}
-        epoch.add({name: np.array([value]) for name, value in sums.items()})
-        epoch.check("evaluation", "")
+        epoch.add(sums(3 - bad, 7, bad))
+        epoch.check("evaluation", "", "")
         epoch.check_totals({"bits_per_byte": {"num_bytes": 8}}, "")
     epoch = epoch_of(of(totals={"num_bytes": 9}))
     with pytest.raises(

@@ -22,7 +22,7 @@ STRUCT = batch_struct(batch(0))
 
 
 class HostPlaces:
-    """Stands for a Program: batches stay where they are."""
+    """Stands for a Compiled: batches stay where they are."""
 
     def __init__(self, scans):
         self.scans = scans

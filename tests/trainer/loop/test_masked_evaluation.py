@@ -12,36 +12,26 @@ from pipeline.errors import EvaluationError, InputError
 from trainer.loop.job import Job
 from trainer.loop.preflight import difference, facts_of
 from trainer.mesh.placement import Placement
-from trainer.step.steps import EvalState, eval_step
+from trainer.step.steps import eval_step
 from trainer.trainer import Trainer
 
 BAD = [0, 17, 18, 99]
 
 
 @pytest.fixture
-def masking(make_input, vectors):
+def masking(altered):
     """masking(bad, **changes): an input_fn over 100 vectors that masks the bad ones, as pipeline.datasets does."""
 
-    def input_fn_of(bad=BAD, on_error="mask", promised=lambda crc: crc):
-        def input_fn(ctx):
-            source = make_input(vectors, ctx)
-            batches, source.info = source.batches, replace(source.info, on_error=on_error)
+    def input_fn_of(bad=BAD, on_error="mask", promised=lambda crc: crc, **info):
+        def masked(batch, _):
+            hit = np.isin(batch["_index"], bad)
+            return batch | {
+                "x": np.where(hit[:, None], np.float32(np.nan), batch["x"]),
+                "_mask": np.where(hit, np.float32(0), batch["_mask"]),
+                "_crc": np.where(hit, promised(batch["_crc"]), batch["_crc"]),
+            }
 
-            def masked(position):
-                for batch in batches(position):
-                    hit = np.isin(batch["_index"], bad)
-                    x = np.where(hit[:, None], np.float32(np.nan), batch["x"])
-                    mask = np.where(hit, np.float32(0), batch["_mask"])
-                    yield batch | {
-                        "x": x,
-                        "_mask": mask,
-                        "_crc": np.where(hit, promised(batch["_crc"]), batch["_crc"]),
-                    }
-
-            source.batches = masked
-            return source
-
-        return input_fn
+        return altered(masked, on_error=on_error, **info)
 
     return input_fn_of
 
@@ -106,24 +96,9 @@ def test_an_evaluation_of_only_bad_records_is_an_error(trainer, masking):
 
 
 def test_training_continues_past_masked_records_and_logs_their_number_at_the_end(
-    dense_task, config, make_input, vectors, caplog
+    dense_task, config, masking, caplog
 ):
-    def input_fn(ctx):
-        source = make_input(vectors, ctx)
-        batches = source.batches
-        source.info = replace(
-            source.info, on_error="mask", quarantine=("a bad record", "and another")
-        )
-
-        def masked(position):
-            for batch in batches(position):
-                hit = batch["_index"] < 8
-                x = np.where(hit[:, None], np.float32(np.nan), batch["x"])
-                yield batch | {"x": x, "_mask": np.where(hit, np.float32(0), batch["_mask"])}
-
-        source.batches = masked
-        return source
-
+    input_fn = masking(range(8), quarantine=("a bad record", "and another"))
     result = Trainer(dense_task, config()).train(input_fn, steps=9)
     assert np.isfinite(result.metrics["loss"])
     assert "training: 2 bad records on this host (mask)" in caplog.messages
@@ -237,10 +212,10 @@ def test_rows_are_computed_apart_and_only_for_on_records_so_that_metrics_keep_th
     predicting, dense_task
 ):
     batch = {"x": jnp.zeros((4, 8)), "label": jnp.zeros(4, jnp.int32), "_mask": jnp.ones(4)}
-    state = EvalState(dense_task.init(jax.random.key(0), batch), jnp.int32(0), {})
+    arguments = dense_task.init(jax.random.key(0), batch), jnp.int32(0), {}, batch
 
     def lowered(task, **options):
-        return jax.jit(eval_step(task, **options)).lower(state, batch).as_text()
+        return jax.jit(eval_step(task, **options)).lower(*arguments).as_text()
 
     assert lowered(dense_task) == lowered(predicting)
     assert "optimization_barrier" not in lowered(predicting)

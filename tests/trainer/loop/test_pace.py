@@ -14,7 +14,8 @@ from pipeline.errors import HostError, OptionError
 from trainer.checkpointing.manager import CheckpointManager
 from trainer.hosts.exchange import Decision, SharedDecisions
 from trainer.loop.dispatching import MEASURED_STEPS, Marks, timed_plan
-from trainer.loop.schedule import Pace, Schedule
+from trainer.loop.pace import Pace
+from trainer.loop.schedule import Schedule
 from trainer.trainer import Trainer
 
 

@@ -5,7 +5,6 @@ import logging
 import shutil
 import threading
 import time
-from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +19,7 @@ from pipeline.errors import (
     OptionError,
 )
 from trainer.config import TrainerConfig
-from trainer.loop.predict import LoadedModel
+from trainer.loop.loaded_model import LoadedModel
 from trainer.trainer import Trainer
 
 
@@ -135,51 +134,25 @@ def test_predictions_are_writable_numpy_values(trainer, vector_input):
     record["logits"][:] = 0
 
 
-def test_masked_bad_records_are_left_out_and_counted(trainer, vectors, make_input, caplog):
-    def masking(ctx):
-        source = make_input(vectors, ctx)
-        batches, source.info = source.batches, replace(source.info, on_error="mask")
-        source.batches = lambda position: (
-            batch | {"_mask": batch["_mask"] * ~np.isin(batch["_index"], [0, 17, 99])}
-            for batch in batches(position)
-        )
-        return source
-
+def test_masked_bad_records_are_left_out_and_counted(trainer, without, caplog):
     with caplog.at_level(logging.WARNING, "trainer"):
-        found = [record["_index"] for record in trainer.predict(masking)]
-    assert found == sorted({*range(100)} - {0, 17, 99})
+        found = trainer.predict(without(0, 17, 99, on_error="mask"))
+        assert [record["_index"] for record in found] == sorted({*range(100)} - {0, 17, 99})
     assert caplog.messages == ["prediction: left out 3 bad records, predicted 97"]
 
 
 def test_a_record_that_is_missing_is_an_error_before_the_last_predictions_are_given(
-    trainer, vectors, make_input
+    trainer, without, repeating
 ):
-    def faulty(ctx):
-        source = make_input(vectors, ctx)
-        batches = source.batches
-        source.batches = lambda position: (
-            batch | {"_mask": batch["_mask"] * (batch["_index"] != 42)}
-            for batch in batches(position)
-        )
-        return source
-
-    found, text = (
-        [],
-        "the prediction counted 99 records; the split has 100.* 95 predictions were returned before",
-    )
-    with pytest.raises(EvaluationError, match=text):
-        found.extend(trainer.predict(faulty))
-    swapped = []
-
-    def repeating(ctx):
-        source = make_input(vectors, ctx)
-        source.crcs[7] = source.crcs[8]
-        return source
-
-    with pytest.raises(
-        EvaluationError, match="in place of another; 96 predictions were returned before this was"
+    for input_fn, text in (
+        (
+            without(42),
+            "counted 99 records; the split has 100.* 95 predictions were returned before",
+        ),
+        (repeating, "in place of another; 96 predictions were returned before this was known"),
     ):
-        swapped.extend(trainer.predict(repeating))
+        with pytest.raises(EvaluationError, match=text):
+            list(trainer.predict(input_fn))
 
 
 def test_a_plain_iterable_is_predicted_to_its_end_without_numbers(trainer, vectors):
@@ -193,16 +166,15 @@ def test_a_plain_iterable_is_predicted_to_its_end_without_numbers(trainer, vecto
 
 
 def test_keys_that_a_task_does_not_predict_are_refused(trainer, dense_task, vector_input):
-    with pytest.raises(OptionError, match=r"the task has no predict_fn.*nnx_task\(predict=...\)"):
-        Trainer(dense_task, trainer.config).predict(vector_input)
-    with pytest.raises(
-        OptionError, match="does not predict 'clas'. Did you mean 'class'. Known: class, logits, of"
+    cannot = Trainer(dense_task, trainer.config)
+    known = "does not predict 'clas'. Did you mean 'class'. Known: class, logits, of"
+    for given, keys, text in (
+        (cannot, None, r"the task has no predict_fn.*nnx_task\(predict=...\)"),
+        (trainer, ["logits", "clas"], known),
+        (trainer, "class", r"keys='class' is one str. Give a list of names: keys=\['class'\]"),
     ):
-        next(trainer.predict(vector_input, keys=["logits", "clas"]))
-    with pytest.raises(
-        OptionError, match=r"keys='class' is one str. Give a list of names: keys=\['class'\]"
-    ):
-        trainer.predict(vector_input, keys="class")
+        with pytest.raises(OptionError, match=text):
+            next(given.predict(vector_input, keys=keys))
 
 
 @pytest.mark.parametrize(
@@ -290,23 +262,15 @@ def test_a_dropped_iterator_ends_its_threads_and_the_next_call_works(trainer, ve
 
 
 @pytest.mark.slow
-def test_closing_predictions_does_not_wait_for_a_stalled_input(trainer, vectors, make_input):
+def test_closing_predictions_does_not_wait_for_a_stalled_input(trainer, altered):
     never = threading.Event()
 
-    def stalling(ctx):
-        source = make_input(vectors, ctx)
-        batches = source.batches
+    def stalled(batch, number):
+        if number == 6:
+            never.wait(30)
+        return batch
 
-        def stalled(position):
-            for number, batch in enumerate(batches(position)):
-                if number == 6:
-                    never.wait(30)
-                yield batch
-
-        source.batches = stalled
-        return source
-
-    found = trainer.predict(stalling)
+    found = trainer.predict(altered(stalled))
     assert next(found)["_index"] == 0
     begun = time.monotonic()
     found.close()

@@ -11,7 +11,7 @@ import optax
 import pytest
 from host_stores import exchanges_of
 
-from trainer.checkpointing.owner import claim
+from trainer.checkpointing.owner import mark_workdir
 from trainer.config import partition_rules
 from trainer.loop.job import Job
 from trainer.loop.preflight import agree, difference, facts_of
@@ -28,7 +28,7 @@ def outcomes(tmp_path):
 
         def outcome(index):
             directory = str(tmp_path / workdir.format(index))
-            mark = claim(directory) if index == 0 else ""
+            mark = mark_workdir(directory) if index == 0 else ""
             try:
                 agree(exchanges[index], lambda: facts[index], directory, mark, seconds)
             except Exception as error:

@@ -8,7 +8,7 @@ import pytest
 from pipeline.errors import NanError, OwnerError
 from trainer.callbacks import Callback
 from trainer.checkpointing.owner import Ownership
-from trainer.reports.segments import Command, End, Start, read_history
+from trainer.reports.segments import End, Invocation, Start, read_history
 from trainer.trainer import Trainer
 
 
@@ -40,7 +40,7 @@ def trainer(dense_task, config):
 def test_a_start_states_the_position_the_settings_the_command_and_the_devices(
     dense_task, vector_input, config
 ):
-    command = Command("dense", ["--seed", "3"], "/somewhere")
+    command = Invocation("dense", ["--seed", "3"], "/somewhere")
     trainer = Trainer(dense_task, config(seed=3), command=command)
     trainer.train(vector_input, max_steps=4)
     trainer.train(vector_input, max_steps=6)

@@ -324,6 +324,6 @@ def test_a_history_whose_batch_cannot_be_is_refused_before_memory_is_taken(
     Trainer(dense_task, settings).train(vector_input, max_steps=1)
     start = replace(read_history(str(settings.workdir)).starts[-1], batch=batch)
     history = SimpleNamespace(starts=[start])
-    monkeypatch.setattr("trainer.loop.predict.read_history", lambda workdir: history)
+    monkeypatch.setattr("trainer.loop.loaded_model.read_history", lambda workdir: history)
     with pytest.raises(CheckpointError, match="does not have the batches of the run"):
         load(str(settings.workdir), task=dense_task)

@@ -7,7 +7,7 @@ from jax.sharding import PartitionSpec as P
 
 from pipeline.errors import BatchSizeError, OptionError
 from trainer.config import axis_sizes
-from trainer.loop.program import has_convolution
+from trainer.loop.compiled import has_convolution
 from trainer.mesh.batch_spec import batch_struct
 from trainer.mesh.placement import Placement
 
@@ -91,10 +91,7 @@ def test_devices_that_are_given_keep_their_order():
 
 @pytest.mark.parametrize(
     ("sizes", "text"),
-    [
-        ({"model": 3}, r"Allowed: 1, 2, 4\."),
-        ({"data": 1, "fsdp": 2}, r"Allowed: 4\."),
-    ],
+    [({"model": 3}, r"Allowed: 1, 2, 4\."), ({"data": 1, "fsdp": 2}, r"Allowed: 4\.")],
 )
 def test_sizes_that_the_devices_cannot_have_are_refused(sizes, text):
     with pytest.raises(OptionError, match=text):

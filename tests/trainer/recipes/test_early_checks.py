@@ -38,7 +38,7 @@ def refused(capsys, tmp_path, monkeypatch):
 
     def run(*arguments):
         monkeypatch.setattr(
-            "trainer.hosts.joining.Devices.choose",
+            "trainer.hosts.devices.Devices.choose",
             lambda devices: pytest.fail("it was not refused early"),
         )
         workdir = () if "--workdir" in arguments else ("--workdir", str(tmp_path / "work"))

@@ -10,7 +10,7 @@ from jax.profiler import ProfileData
 
 from pipeline.storage.gcs import GcsStorage
 from trainer.config import TrainerConfig
-from trainer.loop.schedule import Profile
+from trainer.loop.profiler import Profile
 from trainer.trainer import Trainer
 
 

@@ -10,9 +10,9 @@ from pipeline.shards.typed_json import sealed_line
 from trainer.reports.seen_records import seen_batches
 from trainer.reports.segments import (
     BadRecords,
-    Command,
     End,
     History,
+    Invocation,
     Start,
     append,
     read_history,
@@ -42,7 +42,7 @@ START = Start(
     position={"epoch": 0, "records": 0},
     input={"order": {}, "sources": []},
     settings={"seed": 1},
-    command=Command("digits", ["--seed", "1"], "/home"),
+    command=Invocation("digits", ["--seed", "1"], "/home"),
     versions={"jax": "1"},
     devices="1 x cpu, 1 process",
 )
@@ -110,9 +110,7 @@ def test_a_damaged_line_is_an_error_that_names_it(tmp_path, line, problem):
 
 def test_an_empty_file_is_damaged(tmp_path):
     (tmp_path / "segments.jsonl").touch()
-    with pytest.raises(
-        CheckpointError, match=r"segments\.jsonl is empty: it is damaged\. Remove it"
-    ):
+    with pytest.raises(CheckpointError, match=r"segments\.jsonl is empty: it is damaged\. Remove"):
         read_history(str(tmp_path))
 
 
@@ -165,30 +163,36 @@ def trained_by(history, *steps):
     return [segment_of(history, step, "run").start.run for step in steps]
 
 
-def test_a_step_belongs_to_the_run_that_trained_it_last():
-    history = runs(("a", 0, None, 20), ("b", 20, "a", None), ("c", 10, "a", None))
-    assert trained_by(history, 1, 10, 11, 20, 30) == ["a", "a", "c", "c", "c"]  # c may be alive
-
-
-def test_steps_of_a_run_that_went_back_and_failed_are_its_own_and_later_ones_stay_with_the_run_before():
-    history = runs(("a", 0, None, 30), ("b", 10, "a", 12))
-    assert trained_by(history, 10, 11, 12, 13, 30) == ["a", "b", "b", "a", "a"]
-
-
-def test_a_run_that_saved_nothing_is_no_ancestor_of_the_model():
-    history = runs(("a", 0, None, 30), ("b", 10, "a", None), ("c", 30, "a", None))
-    assert trained_by(history, 11, 25, 31) == ["a", "a", "c"]
+@pytest.mark.parametrize(
+    ("segments", "trained"),
+    [
+        # c may be alive, so later steps are its own
+        (
+            [("a", 0, None, 20), ("b", 20, "a", None), ("c", 10, "a", None)],
+            {1: "a", 10: "a", 11: "c", 20: "c", 30: "c"},
+        ),
+        # b went back and failed: its steps are its own, later ones stay with the run before
+        (
+            [("a", 0, None, 30), ("b", 10, "a", 12)],
+            {10: "a", 11: "b", 12: "b", 13: "a", 30: "a"},
+        ),
+        # b saved nothing, so it is no ancestor of the model
+        (
+            [("a", 0, None, 30), ("b", 10, "a", None), ("c", 30, "a", None)],
+            {11: "a", 25: "a", 31: "c"},
+        ),
+        # a new model has no ancestors
+        ([("a", 0, None, 30), ("b", 0, None, 4)], {3: "b", 4: "b", 5: "a", 30: "a"}),
+    ],
+)
+def test_a_step_belongs_to_the_run_that_trained_it_last(segments, trained):
+    assert trained_by(runs(*segments), *trained) == [*trained.values()]
 
 
 def test_without_names_of_parents_the_run_before_is_the_parent():
     history = runs(("", 0, None, 20), ("", 20, None, 35), ("", 30, None, None))
     firsts = [segment_of(history, step, "run").start.step for step in (20, 21, 30, 31)]
     assert firsts == [0, 20, 20, 30]
-
-
-def test_a_new_model_in_the_same_work_directory_has_no_ancestors():
-    history = runs(("a", 0, None, 30), ("b", 0, None, 4))
-    assert trained_by(history, 3, 4, 5, 30) == ["b", "b", "a", "a"]
 
 
 def test_a_run_that_was_killed_is_not_known_to_have_trained_what_the_model_did_not_keep():

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.errors import ExportError, OptionError, StorageError
 from trainer.callbacks import Callback, Exporter
-from trainer.loop.evaluation import measured
+from trainer.loop.evaluation_end import measured
 from trainer.serving.publishing import Exports
 from trainer.trainer import Trainer
 

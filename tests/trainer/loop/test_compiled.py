@@ -11,7 +11,7 @@ from jax import lax
 from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import Mesh, PartitionSpec
 
-from trainer.loop.program import flops
+from trainer.loop.flops import flops
 from trainer.task import Task, Variables
 from trainer.trainer import Trainer
 

@@ -1,0 +1,135 @@
+"""A trained model in memory, ready to be called: what `load` returns."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+
+from pipeline.errors import CheckpointError, OptionError
+from pipeline.spec import centered, with_offsets
+from pipeline.storage.storage import join
+from trainer.checkpointing.kept_data import as_in_run
+from trainer.checkpointing.manager import CheckpointManager, WhichStep
+from trainer.config import TrainerConfig
+from trainer.inputs import INDEX, MASK, InputFn
+from trainer.loop.job import Job
+from trainer.loop.prediction import check_predict
+from trainer.mesh.batch_spec import check_is_mapping
+from trainer.reports.segments import read_history
+from trainer.reports.workdir import SEGMENTS
+from trainer.step.state import model_of
+from trainer.step.steps import ROWS, predict_step
+from trainer.task import Task, Variables
+
+MOST_BYTES = 2**26  # of one row: the file may state any number
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A trained model on one device.
+
+    step: of its checkpoint.
+    task: what the recipe makes.
+    variables: its arrays, Array by name: params, and extra, such as running statistics; the
+        averaged parameters where evaluations use them.
+    recipe: of the training; its `class_names` has the names of predicted classes.
+    inputs: what a batch of the recipe's evaluation has, by name, with shape ([rows, ...]) and
+        dtype: int64 where the task has an offset, which predict subtracts."""
+
+    step: int
+    task: Task = field(repr=False)
+    variables: Variables = field(repr=False)
+    recipe: Any = field(repr=False)
+    inputs: Mapping[str, Any]
+
+    @property
+    def module(self) -> Any:
+        """The flax.nnx.Module with these arrays, in eval() mode; a new one for each call.
+
+        OptionError for a task that no nnx module makes."""
+        if self.task.module is None:
+            raise OptionError(
+                "this task has no module: nnx_task did not make it. Use predict, or the variables."
+            )
+        return self.task.module(self.variables)
+
+    def predict(self, batch: Mapping[str, Any]) -> dict[str, Array]:
+        """The task's predictions, each [b, ...], by name: what Trainer.predict yields for such
+        records.
+
+        batch: the arrays that the task reads, [b, ...] each, such as {"image": uint8 [b, height,
+        width, channels]}. Without "_mask", all rows count. Compiled for each new size of a batch.
+        OptionError for no rows, and for an array of another shape or dtype than `inputs` has, which
+        a model might take for something else."""
+        check_is_mapping(batch)
+        rows = next((leaf.shape[0] for leaf in jax.tree.leaves(dict(batch))), 0)
+        if not rows:
+            raise OptionError("the batch has no rows.")
+        for name in self.inputs.keys() & batch.keys():
+            array = batch[name]
+            spec = self.inputs[name]
+            narrow = name in self.task.offsets and array.dtype.kind in "iu"
+            if isinstance(spec, jax.ShapeDtypeStruct) and (
+                (array.dtype != spec.dtype and not narrow) or array.shape[1:] != spec.shape[1:]
+            ):
+                raise OptionError(
+                    f"{name!r} is {array.dtype} {list(array.shape)}; the recipe reads {spec.dtype} "
+                    f"[rows, {', '.join(map(str, spec.shape[1:]))}]."
+                )
+        batch = {MASK: np.ones(rows, np.float32), **batch}
+        for name in self.task.offsets.keys() & batch.keys():
+            batch[name] = centered(batch[name], self.task.offsets[name])
+        predicted = with_offsets(self._predict(self.variables, batch)[ROWS], self.task.added)
+        return {name: rows for name, rows in predicted.items() if name not in (MASK, INDEX)}
+
+    @cached_property
+    def _predict(self) -> Any:
+        check_predict(self.task, None)
+        return jax.jit(predict_step(self.task, None))
+
+
+def run_without_recipe(workdir: str) -> tuple[TrainerConfig, InputFn]:
+    """The settings on which the model of a work directory's newest run depends, and a row like its
+    own, of zeros.
+
+    Raises CheckpointError for a run that has not recorded them."""
+    try:
+        start = read_history(workdir).starts[-1]
+        batch = _zeros(dict(start.batch))
+        names = ("precision", "ema_decay", "evaluate", "batch_axis", "keep_best", "keep_best_mode")
+        settings = {name: start.settings[name] for name in names}
+        config = TrainerConfig(workdir=workdir, global_batch_size=1, **settings)
+    except (LookupError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{join(workdir, SEGMENTS)} does not have the batches of the run. Copy it again."
+        ) from error
+    return config, lambda _: iter([batch])
+
+
+def _zeros(spec: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """A row of these dtypes and shapes. ValueError if its arrays take more than MOST_BYTES."""
+    is_leaf = lambda leaf: type(leaf) is list  # noqa: E731
+    leaves = jax.tree.leaves(spec, is_leaf=is_leaf)
+    num_bytes = sum(np.dtype(dtype).itemsize * abs(math.prod(shape)) for dtype, *shape in leaves)
+    if num_bytes > MOST_BYTES:
+        raise ValueError(f"a row has {num_bytes} bytes")
+    return jax.tree.map(lambda leaf: np.zeros(leaf[1:], leaf[0]), spec, is_leaf=is_leaf)
+
+
+def loaded(job: Job, input_fn: InputFn, step: WhichStep | None, recipe: Any) -> LoadedModel:
+    """The model of a checkpoint. input_fn: has batches like those of the training; none is read."""
+    with CheckpointManager(job.config) as checkpoints:
+        number = checkpoints.require(step)
+        describe = as_in_run(checkpoints.workdir, number)
+        opened = job.open("predict", input_fn, describe=describe)
+        saved = checkpoints.restore(number, job.abstract_state(opened))
+    # Where rows are not first, sizes would be compared with their number.
+    struct = {} if job.config.batch_axis else job.task.stored(opened.struct)
+    inputs = {name: spec for name, spec in struct.items() if not name.startswith("_")}
+    model = model_of(saved.state, job.config.evaluated_model)
+    return LoadedModel(saved.step, job.traced_task, model, recipe, inputs)
