@@ -24,6 +24,7 @@ from raw_data.records import prepare_tfds
 from raw_data.tables import RawTables
 
 from converters import digits_raw, imagenet_to_gcs
+from pipeline.inputs import batches
 from pipeline.storage import gcs_calls
 from pipeline.storage.schemes import open_storage
 
@@ -40,6 +41,9 @@ os.environ.setdefault("XLA_FLAGS", XLA_FLAGS)
 os.environ.setdefault("NPROC", "16")
 # Half of what a decoding graph's first run takes is a search for oneDNN's kernels, of which it uses none.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+
+# Of an endless order of a few records, tests read tens of rows: planning 4,096 costs more than all else that they do.
+batches.PLANNED_ROWS = 64
 
 pytest_plugins = ["hang_guard"]
 

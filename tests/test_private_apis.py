@@ -19,24 +19,18 @@ STORE = [f"key_value_{name}" for name in ("set", "try_get", "dir_get")]
 PRIVATE = {
     ("Python", "trainer/hosts/exits.py"): ["atexit:_run_exitfuncs", "threading:_shutdown"],
     ("jax", "trainer/hosts/exchange.py"): [f"{JAX}global_state"],
-    ("jaxlib", "trainer/hosts/exchange.py"): [
-        f"{JAXLIB}DistributedRuntimeClient.{name}" for name in STORE
-    ],
+    ("jaxlib", "trainer/hosts/exchange.py"): [f"{JAXLIB}DistributedRuntimeClient.{name}" for name in STORE],
     ("orbax-checkpoint", "trainer/checkpointing/orbax_paths.py"): [
         "orbax.checkpoint._src.serialization.tensorstore_utils:_BASE_TS_CONTEXT",
         "orbax.checkpoint._src.serialization.tensorstore_utils:_DEFAULT_OCDBT_TS_CONTEXT",
         f"{ORBAX}path.atomicity.CommitFileTemporaryPath.finalize",
         f"{ORBAX}path.atomicity.AtomicRenameTemporaryPath.finalize",
     ],
-    ("google-cloud-storage", "pipeline/storage/gcs_calls.py"): [
-        "google.cloud.storage:Client._http"
-    ],
+    ("google-cloud-storage", "pipeline/storage/gcs_calls.py"): ["google.cloud.storage:Client._http"],
     ("google-cloud-storage", "pipeline/storage/gcs_upload.py"): [
         ("google.cloud.storage.fileio:BlobWriter", "self._buffer = ")
     ],
-    ("apache-beam", "beam_jobs/runners/dask_runner.py"): [
-        "apache_beam.runners.dask.overrides:_GroupByKeyOnly"
-    ],
+    ("apache-beam", "beam_jobs/runners/dask_runner.py"): ["apache_beam.runners.dask.overrides:_GroupByKeyOnly"],
     ("apache-beam", "beam_jobs/runners/dataflow.py"): [
         (DATAFLOW, "self._jobs_client = "),
         (DATAFLOW, "self._storage_client"),
@@ -44,7 +38,7 @@ PRIVATE = {
     ("apache-beam", "converters/command_line.py"): [
         "apache_beam.options.pipeline_options:StandardOptions._add_argparse_args"
     ],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("library", "ours"), PRIVATE)

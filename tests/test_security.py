@@ -34,39 +34,11 @@ ADVICE = (  # says nothing of what infeed does
 )
 # Modules that we or our libraries import, or try to; and those that the data name.
 SHADOWS = (
-    *(
-        "pipeline",
-        "trainer",
-        "converters",
-        "beam_jobs",
-        "numpy",
-        "jax",
-        "orbax",
-        "optax",
-        "tensorflow",
-        "PIL",
-        "rich",
-    ),
-    *(
-        "tensorflow_datasets",
-        "apache_beam",
-        "simplejpeg",
-        "tokenizers",
-        "tyro",
-        "wandb",
-        "olefile",
-        "mlcroissant",
-    ),
-    *(
-        "sitecustomize",
-        "usercustomize",
-        "multiprocessing",
-        "json",
-        "digits",
-        "jax_plugins/evil/__init__",
-    ),
+    *("pipeline", "trainer", "converters", "beam_jobs", "numpy", "jax", "orbax", "optax", "tensorflow", "PIL", "rich"),
+    *("tensorflow_datasets", "apache_beam", "simplejpeg", "tokenizers", "tyro", "wandb", "olefile", "mlcroissant"),
+    *("sitecustomize", "usercustomize", "multiprocessing", "json", "digits", "jax_plugins/evil/__init__"),
     *("evilmod", "tensorflow_datasets_evil"),
-)
+)  # fmt: skip
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
 PICTURES = Schema("eps", {"image": Feature("bytes", content="image")})
 SAID = set()

@@ -126,22 +126,13 @@ def test_committing_twice_changes_nothing(gather, tmp_path):
 
 
 LOSSES = {
-    "an input": (
-        lambda g: g.summaries.pop(1),
-        r"input .*train\.tar \(n00000002\) arrived 0 times instead of 1",
-    ),
-    "an input twice": (
-        lambda g: g.summaries.append(g.summaries[0]),
-        r"\(n00000001\) arrived 2 times instead of 1",
-    ),
+    "an input": (lambda g: g.summaries.pop(1), r"input .*train\.tar \(n00000002\) arrived 0 times instead of 1"),
+    "an input twice": (lambda g: g.summaries.append(g.summaries[0]), r"\(n00000001\) arrived 2 times instead of 1"),
     "a shard": (lambda g: g.results.pop(), "shard 2 arrived 0 times instead of 1"),
     "a shard twice": (lambda g: g.results.append(g.results[0]), "shard 0 arrived 2 times"),
-    "a foreign shard": (
-        lambda g: g.results.append(dataclasses.replace(g.results[0], shard=7)),
-        "shard 7 arrived 1 times",
-    ),
+    "a foreign shard": (lambda g: g.results.append(dataclasses.replace(g.results[0], shard=7)), "shard 7 arrived 1 times"),
     "everything": (lambda g: (g.results.clear(), g.summaries.clear()), "arrived 0 times"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("loss", LOSSES)

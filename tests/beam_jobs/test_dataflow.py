@@ -48,48 +48,18 @@ def defaults(*flags, **changes):
 
 
 REFUSED = {
-    "no project": (
-        ["--region=us-central1"],
-        "needs --project=ID: the Google Cloud project that pays",
-    ),
-    "a project's number": (
-        ["--project=123456"],
-        "--project=123456 is the number of a project.* projects list",
-    ),
-    "a project's title": (
-        ["--project=My Project"],
-        "--project=My Project is not the ID of a project",
-    ),
+    "no project": (["--region=us-central1"], "needs --project=ID: the Google Cloud project that pays"),
+    "a project's number": (["--project=123456"], "--project=123456 is the number of a project.* projects list"),
+    "a project's title": (["--project=My Project"], "--project=My Project is not the ID of a project"),
     "no region": (["--project=my-project"], "needs --region=NAME, such as us-central1"),
-    "a zone": (
-        ["--project=p-1", "--region=europe-west4-b"],
-        "is a zone. Give its region: --region=europe-west4",
-    ),
-    "no region's name": (
-        ["--project=p-1", "--region=Iowa"],
-        "--region=Iowa is not a region of Google Cloud",
-    ),
-    "a job's name": (
-        [*PLACE, "--job_name=My_Job"],
-        "--job_name=My_Job: must start with a-z, contain only a-z",
-    ),
-    "local temp": (
-        [*PLACE, "--temp_location=tmp"],
-        "--temp_location=tmp: the workers .* share no disk",
-    ),
-    "local staging": (
-        [*PLACE, "--staging_location=/s"],
-        "--staging_location=/s: the workers .* share no disk",
-    ),
-    "no package": (
-        [*PLACE, "--extra_package=mine/"],
-        "--extra_package=mine/: must end in .whl, .tar.gz",
-    ),
-    "package not there": (
-        [*PLACE, "--extra_package=a.whl"],
-        "--extra_package=a.whl: there is no such file",
-    ),
-}
+    "a zone": (["--project=p-1", "--region=europe-west4-b"], "is a zone. Give its region: --region=europe-west4"),
+    "no region's name": (["--project=p-1", "--region=Iowa"], "--region=Iowa is not a region of Google Cloud"),
+    "a job's name": ([*PLACE, "--job_name=My_Job"], "--job_name=My_Job: must start with a-z, contain only a-z"),
+    "local temp": ([*PLACE, "--temp_location=tmp"], "--temp_location=tmp: the workers .* share no disk"),
+    "local staging": ([*PLACE, "--staging_location=/s"], "--staging_location=/s: the workers .* share no disk"),
+    "no package": ([*PLACE, "--extra_package=mine/"], "--extra_package=mine/: must end in .whl, .tar.gz"),
+    "package not there": ([*PLACE, "--extra_package=a.whl"], "--extra_package=a.whl: there is no such file"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("flags", "message"), REFUSED.values(), ids=REFUSED.keys())
@@ -255,42 +225,18 @@ OFF = "Dataflow API has not been used in project 12 before or it is disabled. En
 
 
 ANSWERS = {
-    "API": (
-        403,
-        OFF,
-        "API is disabled in project my-project. Enable it: `gcloud services enable dataflow.googleapis.com",
-    ),
-    "permission": (
-        403,
-        "caller does not have permission",
-        "no permission in project my-project.* Dataflow Developer",
-    ),
-    "quota": (
-        429,
-        "too many jobs",
-        "a quota of project my-project in us-central1 is exhausted. Use fewer workers",
-    ),
-    "quota in 400": (
-        400,
-        "(a1b2): Quota exceeded: CPUS",
-        "a quota of project my-project in us-central1 is exhausted",
-    ),
-    "region": (
-        400,
-        "Unknown location us-central1",
-        "has no region us-central1. `gcloud compute regions list`",
-    ),
-    "token": (
-        401,
-        "bad token",
-        "no valid credentials .*Run `gcloud auth application-default login`",
-    ),
+    "API": (403, OFF, "API is disabled in project my-project. Enable it: `gcloud services enable dataflow.googleapis.com"),
+    "permission": (403, "caller does not have permission", "no permission in project my-project.* Dataflow Developer"),
+    "quota": (429, "too many jobs", "a quota of project my-project in us-central1 is exhausted. Use fewer workers"),
+    "quota in 400": (400, "(a1b2): Quota exceeded: CPUS", "a quota of project my-project in us-central1 is exhausted"),
+    "region": (400, "Unknown location us-central1", "has no region us-central1. `gcloud compute regions list`"),
+    "token": (401, "bad token", "no valid credentials .*Run `gcloud auth application-default login`"),
     "other": (
         400,
         "(a1b2): The workflow\n is odd",
         r"Dataflow refused the job. The service answered \(400\): .*workflow is odd",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("status", "said", "message"), ANSWERS.values(), ids=ANSWERS.keys())
@@ -349,20 +295,12 @@ TRACEBACK = f"Traceback (most recent call last):\n  ...\n{ERROR_LINE}"
 
 
 ENDS = {
-    "our error": (
-        "FAILED",
-        [TRACEBACK, "a work item was attempted 4 times"],
-        "^a.tar is gone. Copy it again.$",
-    ),
-    "quota": (
-        "FAILED",
-        ["Quota 'CPUS' exceeded"],
-        "the Dataflow job failed: Quota 'CPUS' exceeded Use fewer workers",
-    ),
+    "our error": ("FAILED", [TRACEBACK, "a work item was attempted 4 times"], "^a.tar is gone. Copy it again.$"),
+    "quota": ("FAILED", ["Quota 'CPUS' exceeded"], "the Dataflow job failed: Quota 'CPUS' exceeded Use fewer workers"),
     "no reason": ("FAILED", [], "the Dataflow job failed: the service gives no reason"),
     "cancelled": ("CANCELLED", [], "the job was cancelled. Run the same command again to resume"),
     "lost": ("DONE", [], "the commit of train never ran: it lost data. No manifest was written"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("state", "said", "message"), ENDS.values(), ids=ENDS.keys())

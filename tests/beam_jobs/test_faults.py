@@ -96,17 +96,9 @@ def test_a_directory_without_permission_is_named(run, digits, tmp_path):
 
 
 LOSSY = {
-    "an input": (
-        "Create",
-        lambda real: lambda values: real(list(values)[:-1]),
-        r"input .*\(n00000003\) arrived 0 times",
-    ),
-    "all inputs": (
-        "Create",
-        lambda real: lambda values: real([]),
-        r"the commit of train never ran: it lost data",
-    ),
-}
+    "an input": ("Create", lambda real: lambda values: real(list(values)[:-1]), r"input .*\(n00000003\) arrived 0 times"),
+    "all inputs": ("Create", lambda real: lambda values: real([]), r"the commit of train never ran: it lost data"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("loss", LOSSY)

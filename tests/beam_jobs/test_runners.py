@@ -181,28 +181,12 @@ def test_a_flag_of_beam_wins_over_what_a_preset_adds():
 @pytest.mark.parametrize(
     ("runner", "processes", "message"),
     [
-        (
-            "locl",
-            1,
-            r"--runner=locl: no such runner. Did you mean 'local'\? Known: .*FlinkRunner.*, local",
-        ),
-        (
-            "json.Runner",
-            1,
-            r"--runner=json.Runner cannot be imported. It must be .*package.module.Class",
-        ),
-        (
-            "no_such.Runner",
-            1,
-            r"--runner=no_such.Runner cannot be imported. .* \(No module named 'no_such'\)",
-        ),
-        (
-            "FlinkRunner",
-            2,
-            r"--local-processes=2: --runner=FlinkRunner starts no processes here. Leave it out",
-        ),
+        ("locl", 1, r"--runner=locl: no such runner. Did you mean 'local'\? Known: .*FlinkRunner.*, local"),
+        ("json.Runner", 1, r"--runner=json.Runner cannot be imported. It must be .*package.module.Class"),
+        ("no_such.Runner", 1, r"--runner=no_such.Runner cannot be imported. .* \(No module named 'no_such'\)"),
+        ("FlinkRunner", 2, r"--local-processes=2: --runner=FlinkRunner starts no processes here. Leave it out"),
     ],
-)
+)  # fmt: skip
 def test_an_unusable_runner_is_refused_with_the_reason(runner, processes, message):
     with pytest.raises(OptionError, match=message):
         options_of(runner, processes=processes)
@@ -229,28 +213,13 @@ def test_a_runner_whose_packages_are_missing_names_the_extra(monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (
-            (),
-            r"--runner=portable needs --job_endpoint=host:port, .*beam_jobs.loopback job_service --port=8099",
-        ),
-        (
-            ("--job_endpoint=8099",),
-            r"--job_endpoint=8099: must be host:port, such as localhost:8099",
-        ),
-        (
-            ("--job_endpoint=localhost:1",),
-            r"--runner=portable needs --environment_type: EXTERNAL with --env",
-        ),
-        (
-            ("--job_endpoint=localhost:1", "--environment_type=EXTERNAL"),
-            r"--environment_type=EXTERNAL needs",
-        ),
-        (
-            ("--job_endpoint=localhost:1", "--environment_type=LOOPBACK"),
-            r"no job service answers at",
-        ),
+        ((), r"--runner=portable needs --job_endpoint=host:port, .*beam_jobs.loopback job_service --port=8099"),
+        (("--job_endpoint=8099",), r"--job_endpoint=8099: must be host:port, such as localhost:8099"),
+        (("--job_endpoint=localhost:1",), r"--runner=portable needs --environment_type: EXTERNAL with --env"),
+        (("--job_endpoint=localhost:1", "--environment_type=EXTERNAL"), r"--environment_type=EXTERNAL needs"),
+        (("--job_endpoint=localhost:1", "--environment_type=LOOPBACK"), r"no job service answers at"),
     ],
-)
+)  # fmt: skip
 def test_a_portable_job_without_its_endpoint_is_refused_before_reading_data(flags, message):
     with pytest.raises(InfeedError, match=message):
         options_of("portable", *flags)

@@ -65,16 +65,10 @@ def test_the_wheel_metadata_match_pyproject(built):
 @pytest.mark.parametrize(
     ("missing", "message"),
     [
-        (
-            "tokenizers",
-            "tokenizer.json needs the library tokenizers. Install it: pip install 'tokenizers>=0.21'.",
-        ),
-        (
-            "apache_beam.options",
-            r"conversion needs Apache Beam \(.*\). Install it: pip install 'apache-beam>=2.77'.",
-        ),
+        ("tokenizers", "tokenizer.json needs the library tokenizers. Install it: pip install 'tokenizers>=0.21'."),
+        ("apache_beam.options", r"conversion needs Apache Beam \(.*\). Install it: pip install 'apache-beam>=2.77'."),
     ],
-)
+)  # fmt: skip
 def test_an_installed_wheel_names_a_missing_package_and_how_to_install_it(
     installed, tmp_path, missing, message
 ):

@@ -79,14 +79,10 @@ WRITERS = {
         use_dictionary=False,
         column_encoding={"i": "DELTA_BINARY_PACKED"},
     ),
-    "train-2.parquet": lambda table, path: parquet.write_table(
-        table, path, data_page_version="2.0", version="2.6"
-    ),
+    "train-2.parquet": lambda table, path: parquet.write_table(table, path, data_page_version="2.0", version="2.6"),
     "train.arrow": write_stream,
-    "train.feather": lambda table, path: feather.write_feather(
-        table, str(path), compression="zstd"
-    ),
-}
+    "train.feather": lambda table, path: feather.write_feather(table, str(path), compression="zstd"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRITERS)

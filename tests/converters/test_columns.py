@@ -194,16 +194,8 @@ def test_over_100000_classes_are_refused(table, raw_tables, tmp_path):
 @pytest.mark.parametrize(
     ("column", "cell", "message"),
     [
-        (
-            Column("a", "int64"),
-            None,
-            "'a' has no value. Give --missing a=VALUE, or --columns a=float32",
-        ),
-        (
-            Column("a", "int64"),
-            "NA",
-            "'a' has no value. Give --missing a=VALUE, or --columns a=float32",
-        ),
+        (Column("a", "int64"), None, "'a' has no value. Give --missing a=VALUE, or --columns a=float32"),
+        (Column("a", "int64"), "NA", "'a' has no value. Give --missing a=VALUE, or --columns a=float32"),
         (Column("a", "int64"), 2**63, "it must be an integer within int64"),
         (Column("a", "int64"), 1.5, "it must be an integer within int64"),
         (Column("a", "int64", missing="x"), None, "'a' is 'x'; it must be an integer"),
@@ -214,7 +206,7 @@ def test_over_100000_classes_are_refused(table, raw_tables, tmp_path):
         (Column("a", "text"), "\ud800", "which is not Unicode text"),
         (Column("a", "int64", (2,)), [1, None], "'a' has no value"),
     ],
-)
+)  # fmt: skip
 def test_a_column_names_the_value_that_it_cannot_hold(column, cell, message):
     with pytest.raises(ValueError, match=message):
         column.value({"a": cell}, bytes)

@@ -101,13 +101,8 @@ LOSSLESS = [
     ("short.bmp", of_two_colours(FOUR), "P", FOUR),
     ("ones.tiff", encoded(ONES, "TIFF", compression="group4"), "1", ONES),
     ("colours.webp", encoded(COLOURS, "WEBP", lossless=True), "RGB", COLOURS),
-    (
-        "noted.webp",
-        encoded(COLOURS, "WEBP", lossless=True, exif=b"Exif\0\0VP8 "),
-        "RGB",
-        COLOURS,
-    ),
-]
+    ("noted.webp", encoded(COLOURS, "WEBP", lossless=True, exif=b"Exif\0\0VP8 "), "RGB", COLOURS),
+]  # fmt: skip
 
 
 def test_a_lossless_image_becomes_a_png_of_the_same_values(convert):

@@ -19,43 +19,15 @@ IMAGES = ("--image-column=file", "--label-column=animal")
 
 
 WRONG = [
-    (
-        ["--image-column=fiel"],
-        OptionError,
-        r"--image-column: \S+train-0.csv has no column 'fiel'\. Did you mean",
-    ),
-    (
-        ["--image-column=file", "--target-columns=weight,wieght"],
-        OptionError,
-        r"--target-columns: .*'wieght'.*'weight'",
-    ),
-    (
-        ["--image-column=file", "--target-columns=weight,"],
-        OptionError,
-        "a column is empty, or is listed twice",
-    ),
-    (
-        [*IMAGES, "--key-column=id"],
-        OptionError,
-        r"--key-column: .* has no column 'id'\. Known: animal, file",
-    ),
+    (["--image-column=fiel"], OptionError, r"--image-column: \S+train-0.csv has no column 'fiel'\. Did you mean"),
+    (["--image-column=file", "--target-columns=weight,wieght"], OptionError, r"--target-columns: .*'wieght'.*'weight'"),
+    (["--image-column=file", "--target-columns=weight,"], OptionError, "a column is empty, or is listed twice"),
+    ([*IMAGES, "--key-column=id"], OptionError, r"--key-column: .* has no column 'id'\. Known: animal, file"),
     ([*IMAGES, "--delimiter=||"], OptionError, "--delimiter='||': it must be one character"),
-    (
-        ["--image-column=file", "--label-file=x"],
-        OptionError,
-        "--label-file names the classes of --label-column or",
-    ),
-    (
-        [*IMAGES, "--jpeg-quality=0"],
-        OptionError,
-        "--jpeg-quality=0: must be at least 1 and at most 100",
-    ),
-    (
-        [*IMAGES, "--splits=test"],
-        RawDataError,
-        r"does not have the test split\. It has: train, validation",
-    ),
-]
+    (["--image-column=file", "--label-file=x"], OptionError, "--label-file names the classes of --label-column or"),
+    ([*IMAGES, "--jpeg-quality=0"], OptionError, "--jpeg-quality=0: must be at least 1 and at most 100"),
+    ([*IMAGES, "--splits=test"], RawDataError, r"does not have the test split\. It has: train, validation"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("flags", "error", "message"), WRONG, ids=lambda value: str(value)[:40])
@@ -83,22 +55,12 @@ def test_options_that_exclude_each_other_are_one_line(raw_tables, tmp_path, caps
 @pytest.mark.parametrize(
     ("name", "text", "error", "message"),
     [
-        (
-            "photos.csv",
-            "text,label\na,b\n",
-            RawDataError,
-            r"no table of a split, .*photos.csv.*--validation-fraction",
-        ),
-        (
-            "train.xls",
-            "",
-            RawDataError,
-            r"has no tables \(\.csv, .*, \.feather\)\. It has: train\.xls",
-        ),
+        ("photos.csv", "text,label\na,b\n", RawDataError, r"no table of a split, .*photos.csv.*--validation-fraction"),
+        ("train.xls", "", RawDataError, r"has no tables \(\.csv, .*, \.feather\)\. It has: train\.xls"),
         ("train.csv", "", RawDataError, "has no header with the names of its columns: it is empty"),
         ("train.csv", "text,label\na,\n", LabelError, "no table has a label in column 'label'"),
     ],
-)
+)  # fmt: skip
 def test_a_layout_that_is_not_quite_right_is_one_clear_error(
     table, raw_tables, tmp_path, name, text, error, message
 ):

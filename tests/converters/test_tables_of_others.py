@@ -11,7 +11,7 @@ import pytest
 from converted import records_of
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
-from sweep import examples
+from sweep import SWEEP
 
 from converters import table_to_gcs
 from pipeline.errors import ConversionError, OptionError, RawDataError
@@ -110,7 +110,9 @@ def is_same(cell, value, feature, names):
     return value == (np.float32(number) if feature.dtype == "float32" else number)
 
 
-@settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=300 if SWEEP else 50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(
     tables(),
     st.sampled_from(FORMATS),

@@ -143,28 +143,14 @@ def find_texts_to_pack(directory):
 IMAGENET = ({"synsets": ("n1",)}, {"verify": "decode"}, {"words": ("tench",)})
 IMAGE_FOLDER = (
     {"classes": ("cat",)},
-    *(
-        {"to_jpeg": to}
-        for to in (
-            ToJpeg("decode"),
-            ToJpeg(max_side=9),
-            ToJpeg("end", None, True),
-            ToJpeg(quality=90),
-        )
-    ),
-)
+    *({"to_jpeg": to} for to in (ToJpeg("decode"), ToJpeg(max_side=9), ToJpeg("end", None, True), ToJpeg(quality=90))),
+)  # fmt: skip
 IDX = ({"names": ("0", "one")}, {"transpose": True})
 IMAGE_TABLES = (
-    *(
-        {"target": (Column(name, "category", names=names),)}
-        for name, names in (("kind", "ab"), ("animal", ("cat",)))
-    ),
-    *(
-        {"target": target}
-        for target in ((Column("weight", "float32", (1,), parts=("weight",)),), ())
-    ),
+    *({"target": (Column(name, "category", names=names),)} for name, names in (("kind", "ab"), ("animal", ("cat",)))),
+    *({"target": target} for target in ((Column("weight", "float32", (1,), parts=("weight",)),), ())),
     *({"column": "note"}, {"key_column": "note"}, {"format": TableFormat(";")}),
-)
+)  # fmt: skip
 TEXT_TABLES = tuple(
     {"columns": (Column("about", "category", names=("x",), separator=each),)} for each in "|,"
 )
@@ -188,18 +174,10 @@ PACKED_TEXTS = (  # each differs in one field from what find_texts_to_pack makes
 )
 ROWS = (
     *({"columns": (Column("price", kind),)} for kind in ("float32", "text")),
-    *(
-        {"columns": (column,)}
-        for column in (Column("price", "float32", (2,)), Column("price", "float32", missing="0"))
-    ),
-    *(
-        {"name": "x"},
-        {"key_column": "note"},
-        {"format": TableFormat(";")},
-        {"held_out": HeldOut(0.1)},
-    ),
+    *({"columns": (column,)} for column in (Column("price", "float32", (2,)), Column("price", "float32", missing="0"))),
+    *({"name": "x"}, {"key_column": "note"}, {"format": TableFormat(";")}, {"held_out": HeldOut(0.1)}),
     *IMAGE_FOLDER[1:],
-)
+)  # fmt: skip
 CIFAR = ({"names": ("cat",)}, {"coarse_names": ("animal",)})
 CONVERTERS = {
     "imagenet tars": Row(
@@ -209,11 +187,7 @@ CONVERTERS = {
         command="imagenet",
         example=examples.imagenet,
     ),
-    "imagenet folders": Row(
-        lambda directory: imagenet_with_a_bad_image(directory).write_folders(),
-        find_imagenet,
-        IMAGENET,
-    ),
+    "imagenet folders": Row(lambda directory: imagenet_with_a_bad_image(directory).write_folders(), find_imagenet, IMAGENET),
     "image folder by split": Row(
         lambda directory: RawImageFolder(directory).write("train").write("val"),
         find_image_folder(None),
@@ -239,12 +213,8 @@ CONVERTERS = {
         command="table",
         example=examples.tables,
     ),
-    "jsonl of texts": Row(
-        lambda directory: RawTables(directory).write_texts(), find_text_tables, TEXT_TABLES
-    ),
-    "rows of csv and jsonl": Row(
-        lambda directory: RawTables(directory).write_columns(), find_rows, ROWS
-    ),
+    "jsonl of texts": Row(lambda directory: RawTables(directory).write_texts(), find_text_tables, TEXT_TABLES),
+    "rows of csv and jsonl": Row(lambda directory: RawTables(directory).write_columns(), find_rows, ROWS),
     "rows of parquet": Row(lambda directory: RawTables(directory).write_parquet(), find_rows, ROWS),
     "packed texts": Row(
         lambda directory: RawTexts(directory, 90).write(),
@@ -276,13 +246,11 @@ CONVERTERS = {
         {"train": 3, "test": 2},
     ),
     "tfds": Row(write_damaged_tfds, find_tiny, ({"check": "none"},), passed_on=intact_payloads),
-    "tfrecord": Row(
-        write_tfrecords, find_tfrecords, ({"check": "none"},), passed_on=intact_payloads
-    ),
+    "tfrecord": Row(write_tfrecords, find_tfrecords, ({"check": "none"},), passed_on=intact_payloads),
     "tfrecord compressed": Row(
         lambda directory: write_tfrecords(directory, gzip.compress),
         find_tfrecords,
         ({"check": "none"},),
         passed_on=intact_payloads,
     ),
-}
+}  # fmt: skip

@@ -7,24 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 VALUES = (
-    *(
-        None,
-        True,
-        False,
-        0,
-        -1,
-        1.5,
-        10**30,
-        2**63,
-        float("nan"),
-        float("inf"),
-        "",
-        "0",
-        "\ud800",
-        "\u202e\x1b[31m",
-    ),
+    *(None, True, False, 0, -1, 1.5, 10**30, 2**63, float("nan"), float("inf"), "", "0", "\ud800", "\u202e\x1b[31m"),
     *("../../evil", "evilmod.X", "evilmod:Config", [], {}, [[]], ["evilmod.X"], {"evilmod.X": 1}),
-)
+)  # fmt: skip
 DEEP = 900  # json parses it; others may not
 
 

@@ -19,17 +19,9 @@ KINDS: Sequence[Kind] = (
     "dangling link",
 )
 IN_VICTIM = (
-    *(
-        "a.jpg",
-        "assets.extra/infeed.json",
-        "features.json",
-        "lock",
-        "metrics.jsonl",
-        "saved_model.pb",
-        "state/d/part",
-    ),
+    *("a.jpg", "assets.extra/infeed.json", "features.json", "lock", "metrics.jsonl", "saved_model.pb", "state/d/part"),
     *("train-00000-of-00003", "train.npy", "train.plan.json.txt", "variables/variables.index"),
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -241,14 +241,10 @@ NOT_DECODED = {
     "a TIFF": _saved("TIFF"),
     "a JPEG 2000": _saved("JPEG2000"),
     "an AVIF or HEIC": _saved("AVIF"),
-    "HTML or XML": _constant(
-        b"<!DOCTYPE html>\n<html><body>404 \xe2\x80\x93 not found</body></html>"
-    ),
+    "HTML or XML": _constant(b"<!DOCTYPE html>\n<html><body>404 \xe2\x80\x93 not found</body></html>"),
     "not a known image format": lambda rng, number: rng.bytes(2000 * number),  # the first is empty
-    "not a known image format, but gzip": lambda rng, number: gzip.compress(
-        _saved("JPEG")(rng, number)
-    ),
-}
+    "not a known image format, but gzip": lambda rng, number: gzip.compress(_saved("JPEG")(rng, number)),
+}  # fmt: skip
 KINDS: dict[str, Kind] = {
     **{
         f"{name}, truncated": Kind(_after(_truncated, make), 14, DAMAGED)
@@ -273,9 +269,7 @@ KINDS: dict[str, Kind] = {
     "animated WebP": Kind(_animated, 5, NO_IMAGE.format("an animated WebP")),
     "PNG that claims 10,000 x 10,000": Kind(_claiming("PNG", 10_000, 10_000), 3, TOO_LARGE),
     "PNG that claims 8,000 x 8,000": Kind(_claiming("PNG", 8_000, 8_000), 3, DAMAGED),
-    "PNG that claims 2^31 x 1": Kind(
-        _claiming("PNG", 2**31, 1), 3, NO_IMAGE.format("no intact image")
-    ),
+    "PNG that claims 2^31 x 1": Kind(_claiming("PNG", 2**31, 1), 3, NO_IMAGE.format("no intact image")),
     "JPEG that claims 65,500 x 65,500": Kind(_claiming("JPEG", 65_500, 65_500), 3, TOO_LARGE),
     "JPEG that claims 8,000 x 8,000": Kind(_claiming("JPEG", 8_000, 8_000), 3, DAMAGED, True),
     "JPEG of 10,000 x 10,000": Kind(_sized("JPEG", 10_000, 10_000), 1, TOO_LARGE, large=True),
@@ -287,12 +281,8 @@ KINDS: dict[str, Kind] = {
     **{f"{kind} of 1 x 4000": Kind(_sized(kind, 1, 4000), 3) for kind in ("JPEG", "PNG", "WEBP")},
     **{f"{kind} of 4000 x 1": Kind(_sized(kind, 4000, 1), 3) for kind in ("JPEG", "PNG", "WEBP")},
     "CMYK JPEG": Kind(_saved("JPEG", "CMYK"), 4),
-    "JPEG with bytes after its end": Kind(
-        _after(lambda rng, data: data + rng.bytes(500), _saved("JPEG")), 4
-    ),
-    "JPEG with bytes before its end": Kind(
-        _after(lambda rng, data: data[:-2] + b"??" + data[-2:], _saved("JPEG")), 4
-    ),
+    "JPEG with bytes after its end": Kind(_after(lambda rng, data: data + rng.bytes(500), _saved("JPEG")), 4),
+    "JPEG with bytes before its end": Kind(_after(lambda rng, data: data[:-2] + b"??" + data[-2:], _saved("JPEG")), 4),
     "JPEG of an unknown version": Kind(
         _after(lambda rng, data: data.replace(b"JFIF\0\1", b"JFIF\0\0", 1), _saved("JPEG")), 4
     ),
@@ -306,18 +296,10 @@ KINDS: dict[str, Kind] = {
         }.items()
     },
     "palette PNG": Kind(_saved("PNG", "P"), 4),
-    "palette PNG with transparent colours": Kind(
-        _after_header(lambda header: _chunk(b"tRNS", bytes(200)), "P"), 2
-    ),
-    "PNG with a transparent colour": Kind(
-        _after_header(lambda header: _chunk(b"tRNS", bytes(6))), 2
-    ),
-    "PNG with a wrong checksum of its pixels": Kind(
-        _after(_with_wrong_checksum, _saved("PNG")), 2, DAMAGED
-    ),
-    "PNG without its last chunk": Kind(
-        _after(lambda rng, data: data[:-12], _saved("PNG")), 2, DAMAGED
-    ),
+    "palette PNG with transparent colours": Kind(_after_header(lambda header: _chunk(b"tRNS", bytes(200)), "P"), 2),
+    "PNG with a transparent colour": Kind(_after_header(lambda header: _chunk(b"tRNS", bytes(6))), 2),
+    "PNG with a wrong checksum of its pixels": Kind(_after(_with_wrong_checksum, _saved("PNG")), 2, DAMAGED),
+    "PNG without its last chunk": Kind(_after(lambda rng, data: data[:-12], _saved("PNG")), 2, DAMAGED),
     "PNG with a second, larger header": Kind(
         _after_header(lambda header: _chunk(header[:4], b"\0\1\0\0" * 2 + header[12:])), 2, DAMAGED
     ),
@@ -330,7 +312,5 @@ KINDS: dict[str, Kind] = {
     "interlaced PNG": Kind(_png(8, 2, True), 4),
     "lossless WebP": Kind(_saved("WEBP", lossless=True), 4),
     "WebP with alpha": Kind(_transparent, 4),
-    "animated WebP with alpha": Kind(
-        _transparent_animation, 2, NO_IMAGE.format("an animated WebP")
-    ),
-}
+    "animated WebP with alpha": Kind(_transparent_animation, 2, NO_IMAGE.format("an animated WebP")),
+}  # fmt: skip

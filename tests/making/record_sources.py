@@ -69,12 +69,8 @@ SOURCES = [
     Source("our dataset", how.write_ours, open_dataset, example, how.found(example)),
     Source("two of ours as one", how.write_two, how.open_two, example, how.found(example)),
     Source("a part of a split", how.write_more, how.open_part, example, how.found(example)),
-    Source(
-        "our dataset, kept in RAM", how.write_ours, how.open_in_ram, example, how.found(example)
-    ),
-    Source(
-        "our dataset, kept on a disk", how.write_ours, how.open_on_disk, example, how.found(example)
-    ),
+    Source("our dataset, kept in RAM", how.write_ours, how.open_in_ram, example, how.found(example)),
+    Source("our dataset, kept on a disk", how.write_ours, how.open_on_disk, example, how.found(example)),
     Source("TFRecords with an index", how.write_indexed, open_dataset, example, how.found(example)),
     Source(
         "arrays",
@@ -158,4 +154,4 @@ SOURCES = [
             "proof": "without an evaluation there is nothing to prove",
         },
     ),
-]
+]  # fmt: skip

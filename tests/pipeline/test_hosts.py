@@ -15,32 +15,19 @@ def test_rows_of_a_sharding_are_taken_as_given():
     assert Hosts(1, 4, devices=8, rows=rows).host_rows(16) == rows
 
 
-def test_a_batch_that_devices_do_not_divide_names_the_nearest_that_they_do():
-    with pytest.raises(
-        BatchSizeError, match=r"1000 is not divisible by 32 devices \(4 hosts x 8\).* 992, 1024"
-    ):
-        Hosts(0, 4, devices=32).check_batch(1000)
-    with pytest.raises(BatchSizeError, match=r"5 is not divisible by 8 .* are: 8\."):
-        Hosts(0, 8).check_batch(5)
-    with pytest.raises(BatchSizeError, match="global_batch=0"):
-        ONE_HOST.host_rows(0)
-
-
-def test_hosts_and_devices_must_both_divide_the_batch():
-    # Rows would be lost in silence: 3 hosts of 8 // 3 rows each are not 8.
-    with pytest.raises(BatchSizeError, match="8 is not divisible by 12"):
-        Hosts(0, 3, devices=4).host_rows(8)
-
-
-def test_rows_outside_the_batch_are_refused():
-    with pytest.raises(
-        BatchSizeError, match=r"rows range\(8, 16\) of host 0 are not inside a global_batch of 8"
-    ):
-        Hosts(0, 2, rows=(range(8, 16),)).host_rows(8)
-
-
-def test_a_host_outside_the_count_is_refused():
-    with pytest.raises(OptionError, match=r"host index 2 is not in 0\.\.1 \(2 hosts\)"):
-        Hosts(2, 2)
-    with pytest.raises(OptionError, match="devices=0"):
-        Hosts(0, 1, devices=0)
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda: Hosts(0, 4, devices=32).check_batch(1000), BatchSizeError, r"1000 is not divisible by 32 devices \(4 hosts x 8\).* 992, 1024"),
+        (lambda: Hosts(0, 8).check_batch(5), BatchSizeError, r"5 is not divisible by 8 .* are: 8\."),
+        (lambda: ONE_HOST.host_rows(0), BatchSizeError, "global_batch=0"),
+        # Rows would be lost in silence: 3 hosts of 8 // 3 rows each are not 8.
+        (lambda: Hosts(0, 3, devices=4).host_rows(8), BatchSizeError, "8 is not divisible by 12"),
+        (lambda: Hosts(0, 2, rows=(range(8, 16),)).host_rows(8), BatchSizeError, r"rows range\(8, 16\) of host 0 are not inside a global_batch of 8"),
+        (lambda: Hosts(2, 2), OptionError, r"host index 2 is not in 0\.\.1 \(2 hosts\)"),
+        (lambda: Hosts(0, 1, devices=0), OptionError, "devices=0"),
+    ],
+)  # fmt: skip
+def test_batches_and_hosts_that_do_not_fit_are_refused_with_the_nearest_that_do(call, error, text):
+    with pytest.raises(error, match=text):
+        call()

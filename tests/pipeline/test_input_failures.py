@@ -78,14 +78,8 @@ def test_a_bit_flipped_after_conversion_ends_the_epoch_with_the_records_name(ima
 @pytest.mark.parametrize(
     ("broken", "text"),
     [
-        (
-            lambda jpeg: jpeg[: len(jpeg) // 2],
-            r": the JPEG image is damaged or truncated\. .*reports: Truncated File Read",
-        ),
-        (
-            lambda jpeg: b"no image",
-            r": the JPEG image is damaged or truncated\. .*reports: not a JPEG file",
-        ),
+        (lambda jpeg: jpeg[: len(jpeg) // 2], r": the JPEG image is damaged or truncated\. .*reports: Truncated File Read"),
+        (lambda jpeg: b"no image", r": the JPEG image is damaged or truncated\. .*reports: not a JPEG file"),
         (
             lambda jpeg: encoded(Image.new("L", (8, 8)), "PNG"),
             r": the JPEG image is damaged .* DecodeJpeg decodes nothing but JPEG; DecodeResize also decodes PNG",
@@ -96,7 +90,7 @@ def test_a_bit_flipped_after_conversion_ends_the_epoch_with_the_records_name(ima
         ),
     ],
     ids=["truncated", "no image", "a PNG", "another size"],
-)
+)  # fmt: skip
 def test_a_record_that_cannot_be_decoded_is_named(write_dataset, tmp_path, broken, text):
     # Truncated before it was converted, so its checksum is right.
     whole = encoded(Image.new("L", (8, 8)))

@@ -330,32 +330,16 @@ class Broken:
         ("pair", ValueError("an odd number"), "raised ValueError: an odd number"),
         ("pair", KeyError("x"), "raised KeyError: 'x'"),
         ("pair", SchemaError("no label"), "no label"),
-        (
-            "pair",
-            np.zeros(3, np.int32),
-            r"returned 'pair' as int32 \(3,\); its output_spec promises int32 \(2,\)\.",
-        ),
-        (
-            "pair",
-            np.zeros(2, np.int64),
-            r"returned 'pair' as int64 \(2,\); its output_spec promises int32 \(2,\)\.",
-        ),
-        (
-            "pair",
-            [0.5, 1],
-            r"returned 'pair' as float64 \(2,\); its output_spec promises int32 \(2,\)\.",
-        ),
+        ("pair", np.zeros(3, np.int32), r"returned 'pair' as int32 \(3,\); its output_spec promises int32 \(2,\)\."),
+        ("pair", np.zeros(2, np.int64), r"returned 'pair' as int64 \(2,\); its output_spec promises int32 \(2,\)\."),
+        ("pair", [0.5, 1], r"returned 'pair' as float64 \(2,\); its output_spec promises int32 \(2,\)\."),
         ("pair", 1, r"returned 'pair' as int32 \(\); its output_spec promises int32 \(2,\)\."),
         ("pair", [[1], [2, 3]], "raised ValueError: "),
         ("pair", None, r"returned 'pair' as object \(\); its output_spec promises int32 \(2,\)\."),
         ("text", "letters", "returned str for 'text'; its output_spec promises bytes"),
-        (
-            "many",
-            [b"a"],
-            r"returned 'many' as \|?S1 \(1,\); its output_spec promises object \(None,\)\.",
-        ),
+        ("many", [b"a"], r"returned 'many' as \|?S1 \(1,\); its output_spec promises object \(None,\)\."),
     ],
-)
+)  # fmt: skip
 def test_an_op_that_breaks_its_promise_is_one_error_that_names_op_and_record(
     numbers_of, key, value, text
 ):

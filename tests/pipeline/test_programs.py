@@ -27,6 +27,7 @@ from pipeline.tf_cpu import tf
 
 RECORDS = 53
 BATCH = 8
+FEW = grain.ReadOptions(num_threads=2, prefetch_buffer_size=8)  # by default 16 threads read 500
 
 
 def example(number: Any) -> dict[str, Any]:
@@ -66,6 +67,7 @@ def loader(hosts: Hosts, seed: int, epochs: int | None) -> grain.DataLoader:
             len(numbers), shuffle=epochs is None, seed=seed, num_epochs=epochs
         ),
         operations=[_Example()],
+        read_options=FEW,
     )
 
 
@@ -122,10 +124,13 @@ KINDS = {
     ),
     "IterDataset": Kind(
         lambda hosts, seed: infeed_grain.training_batches(
-            of_host(places(seed=seed), hosts).repeat().to_iter_dataset(), BATCH, hosts
+            of_host(places(seed=seed), hosts).repeat().to_iter_dataset(FEW), BATCH, hosts
         ),
         lambda hosts: infeed_grain.evaluation_batches(
-            of_host(places(), hosts).to_iter_dataset(), BATCH, hosts, num_records=number_on(hosts)
+            of_host(places(), hosts).to_iter_dataset(FEW),
+            BATCH,
+            hosts,
+            num_records=number_on(hosts),
         ),
         "own",
     ),
@@ -133,13 +138,13 @@ KINDS = {
         lambda hosts, seed: infeed_grain.training_batches(
             of_host(places(seed=seed), hosts)
             .repeat()
-            .to_iter_dataset()
+            .to_iter_dataset(FEW)
             .batch(BATCH // hosts.count),
             BATCH,
             hosts,
         ),
         lambda hosts: infeed_grain.evaluation_batches(
-            of_host(places(), hosts).to_iter_dataset().batch(BATCH // hosts.count),
+            of_host(places(), hosts).to_iter_dataset(FEW).batch(BATCH // hosts.count),
             BATCH,
             hosts,
             num_records=number_on(hosts),
@@ -155,10 +160,10 @@ KINDS = {
     ),
     "an iterator": Kind(
         lambda hosts, seed: infeed_grain.training_batches(
-            iter(of_host(places(seed=seed), hosts).repeat().to_iter_dataset()), BATCH, hosts
+            iter(of_host(places(seed=seed), hosts).repeat().to_iter_dataset(FEW)), BATCH, hosts
         ),
         lambda hosts: infeed_grain.evaluation_batches(
-            iter(of_host(places(), hosts).to_iter_dataset()),
+            iter(of_host(places(), hosts).to_iter_dataset(FEW)),
             BATCH,
             hosts,
             num_records=number_on(hosts),
@@ -274,7 +279,7 @@ def test_hosts_resume_each_at_its_own_position_and_only_shared_examples_on_other
 
 def test_an_iterator_with_more_or_fewer_examples_than_stated_is_noticed():
     def evaluation(stated: int) -> Program:
-        dataset = places(64).to_iter_dataset()
+        dataset = places(64).to_iter_dataset(FEW)
         return infeed_grain.evaluation_batches(dataset, BATCH, num_records=stated)
 
     assert len(list(evaluation(64).batches(0))) == 8
@@ -286,7 +291,7 @@ def test_an_iterator_with_more_or_fewer_examples_than_stated_is_noticed():
 
 def test_a_filter_makes_the_number_unknown_and_is_refused_where_rows_have_places():
     even = places().filter(lambda element: element["x"] % 2 == 0)
-    program = infeed_grain.evaluation_batches(even.to_iter_dataset(), BATCH)
+    program = infeed_grain.evaluation_batches(even.to_iter_dataset(FEW), BATCH)
     assert program.info.num_records is None
     assert sum(int(batch["_mask"].sum()) for batch in program.batches(0)) == 27
     with pytest.raises(InputError, match=r"element 1 of the Grain dataset is None, as a filter"):
@@ -303,7 +308,9 @@ def test_a_filter_makes_the_number_unknown_and_is_refused_where_rows_have_places
             "endless, so no epoch of it is exact. Leave out its repeat",
         ),
         (
-            lambda: infeed_grain.evaluation_batches(places().to_iter_dataset(), BATCH, Hosts(0, 2)),
+            lambda: infeed_grain.evaluation_batches(
+                places().to_iter_dataset(FEW), BATCH, Hosts(0, 2)
+            ),
             InputError,
             "the number of records is unknown",
         ),

@@ -1,20 +1,13 @@
 """Small data are one stream: in "span" every record comes once before any comes again, in "drop" none repeats."""
 
-import itertools
-
 import numpy as np
-import pytest
-from host_batches import joined, rows_of, taken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep import examples
 
-from pipeline.datasets import open_dataset, train_dataset
+from pipeline.datasets import open_dataset
 from pipeline.hosts import Hosts
 from pipeline.orders.defaults import Sizes, plan_records
-
-NUMBERS, BATCHES = (1, 7, 234, 1000), (12, 60)
-SIZES = [(N, B, 1 + i % 4) for i, (N, B) in enumerate(itertools.product(NUMBERS, BATCHES))]
 
 
 def data(N):
@@ -38,22 +31,6 @@ def assert_no_repeats(batches, N):
     size = N // batches.shape[1]
     for first in range(0, len(batches), size):
         assert np.bincount(batches[first : first + size].ravel()).max() == 1
-
-
-@pytest.mark.parametrize(("N", "B", "hosts"), SIZES)
-def test_records_come_equally_often_on_any_hosts(N, B, hosts):
-    steps = 3 * N // B + 5
-    for epochs, check in [("span", assert_even), ("drop", assert_no_repeats)][: 1 + (N >= B)]:
-        options = {"global_batch": B, "epochs": epochs, "seed": N, "keys": ()}
-        inputs = [
-            train_dataset(data(N), hosts=Hosts(host, hosts), **options) for host in range(hosts)
-        ]
-        batches = joined([taken(each, count=steps) for each in inputs])
-        check(rows_of(batches, "_index").reshape(steps, B), N)
-        (alone,) = joined([taken(train_dataset(data(N), **options), count=1)])
-        assert {key: value.tobytes() for key, value in batches[0].items()} == {
-            k: v.tobytes() for k, v in alone.items()
-        }
 
 
 @settings(max_examples=examples(100))

@@ -180,29 +180,13 @@ def test_elements_may_be_nested_or_tuples_and_may_have_a_mask_of_their_own():
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [
-        (
-            lambda: tf.data.Dataset.range(9),
-            InputError,
-            r"elements are TensorSpec.* They must be dicts such as",
-        ),
-        (
-            lambda: numbers(9).map(lambda e: {"name": tf.as_string(e["x"])}),
-            InputError,
-            "dtype=tf.string.* decode,",
-        ),
-        (
-            lambda: numbers(9).batch(2),
-            InputError,
-            r"shape=\(None,\).* Batches are numbers of static shapes",
-        ),
-        (
-            lambda: numbers(9).repeat(),
-            InputError,
-            "is endless, so no epoch of it is exact. Leave out its repeat",
-        ),
+        (lambda: tf.data.Dataset.range(9), InputError, r"elements are TensorSpec.* They must be dicts such as"),
+        (lambda: numbers(9).map(lambda e: {"name": tf.as_string(e["x"])}), InputError, "dtype=tf.string.* decode,"),
+        (lambda: numbers(9).batch(2), InputError, r"shape=\(None,\).* Batches are numbers of static shapes"),
+        (lambda: numbers(9).repeat(), InputError, "is endless, so no epoch of it is exact. Leave out its repeat"),
         (lambda: numbers(9).take(0), EmptySplitError, "has no elements"),
     ],
-)
+)  # fmt: skip
 def test_a_program_that_cannot_be_batched_exactly_is_refused(make, error, text):
     with pytest.raises(error, match=text):
         tf_data.evaluation_batches(make(), 4)

@@ -134,16 +134,9 @@ STRANGERS = {
     "at the top": NAMED,
     "of a feature": of(SCALAR | NAMED),
     "of a feature that has the name of a field": of(of(SCALAR | NAMED, "type"), "pythonClassName"),
-    "in a sequence": of(
-        within("sequence_feature.Sequence", sequence={"feature": SCALAR | NAMED, "length": "-1"})
-    ),
-    "under the other name of the field": of(
-        {"python_class_name": "stranger.X", "tensor": SCALAR["tensor"]}
-    ),
-    "as the first TFDS wrote it": {
-        "type": f"{CORE}.features_dict.FeaturesDict",
-        "content": {"a": FIRST},
-    },
+    "in a sequence": of(within("sequence_feature.Sequence", sequence={"feature": SCALAR | NAMED, "length": "-1"})),
+    "under the other name of the field": of({"python_class_name": "stranger.X", "tensor": SCALAR["tensor"]}),
+    "as the first TFDS wrote it": {"type": f"{CORE}.features_dict.FeaturesDict", "content": {"a": FIRST}},
     "as text, as the first TFDS wrote it": {
         "type": f"{CORE}.features_dict.FeaturesDict",
         "proto_cls": "tensorflow_datasets.FeaturesDict",
@@ -152,11 +145,9 @@ STRANGERS = {
     "in JSON as text": as_text(json.dumps({"b": FIRST})),
     "not a text": of(SCALAR | {"pythonClassName": ["stranger.X"]}),
     "like TFDS's": of(SCALAR | {"pythonClassName": "tensorflow_datasets_stranger.X"}),
-    "TFDS's, but not a feature's": of(
-        SCALAR | {"pythonClassName": "tensorflow_datasets.scripts.cli.main.X"}
-    ),
+    "TFDS's, but not a feature's": of(SCALAR | {"pythonClassName": "tensorflow_datasets.scripts.cli.main.X"}),
     "that of a trusted module, continued": of(SCALAR | {"pythonClassName": "trusted_stranger.X"}),
-}
+}  # fmt: skip
 
 
 @pytest.fixture

@@ -238,24 +238,12 @@ def test_a_changed_file_is_an_error(directory, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            '{"tokenizer": {"name": "words"}, "sequence_length": 8, "packing": "concat"}',
-            "expected one of bytes, char",
-        ),
-        (
-            '{"tokenizer": {"name": "hugging_face"}, "sequence_length": 8, "packing": "concat"}',
-            "are incomplete",
-        ),
-        (
-            '{"tokenizer": {"name": "bytes"}, "sequence_length": 0, "packing": "concat"}',
-            "sequence_length is 0",
-        ),
-        (
-            '{"tokenizer": {"name": "bytes"}, "checksum": "00000000"}',
-            "its checksum is '00000000', but that of",
-        ),
+        ('{"tokenizer": {"name": "words"}, "sequence_length": 8, "packing": "concat"}', "expected one of bytes, char"),
+        ('{"tokenizer": {"name": "hugging_face"}, "sequence_length": 8, "packing": "concat"}', "are incomplete"),
+        ('{"tokenizer": {"name": "bytes"}, "sequence_length": 0, "packing": "concat"}', "sequence_length is 0"),
+        ('{"tokenizer": {"name": "bytes"}, "checksum": "00000000"}', "its checksum is '00000000', but that of"),
     ],
-)
+)  # fmt: skip
 def test_a_damaged_text_json_is_one_error(tmp_path, text, message):
     fields = json.loads(text)
     (tmp_path / "text.json").write_bytes(

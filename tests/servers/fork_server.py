@@ -25,12 +25,8 @@ from typing import Any
 IMPORTED = (
     *("trainer.trainer", "trainer.__main__", "trainer.recipes.tasks", "pipeline.datasets"),
     *("trainer.commands.running", "trainer.commands.loading"),
-    *(
-        "beam_jobs.graph",
-        "apache_beam.runners.portability.fn_api_runner.fn_runner",
-        "pipeline.storage.gcs",
-    ),
-)
+    *("beam_jobs.graph", "apache_beam.runners.portability.fn_api_runner.fn_runner", "pipeline.storage.gcs"),
+)  # fmt: skip
 
 
 class Forked:

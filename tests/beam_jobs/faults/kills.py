@@ -56,27 +56,14 @@ SHARDS = [
     Kill("mid-shard", "third shard, at 150 KB", "half:train-00002-of-*5@150000", "disk", 1),
     Kill("mid-shard", "last shard, at 280 KB", "half:train-00004-of-*5@280000", "disk", 2),
     Kill("mid-shard", "first shard, at 150 KB", "half:train-00000-of-*5@150000", "bucket", 1),
-    Kill(
-        "mid-shard",
-        "third shard, its first piece sent",
-        "half:train-00002-of-*5@280000",
-        "bucket",
-        1,
-        True,
-    ),
-    Kill(
-        "mid-shard",
-        "last shard, its first piece sent",
-        "half:train-00004-of-*5@280000",
-        "bucket",
-        2,
-    ),
+    Kill("mid-shard", "third shard, its first piece sent", "half:train-00002-of-*5@280000", "bucket", 1, True),
+    Kill("mid-shard", "last shard, its first piece sent", "half:train-00004-of-*5@280000", "bucket", 2),
     Kill("shard to receipt", "first shard", "after:train-00000-of-*5", "disk", 1),
     Kill("shard to receipt", "third shard", "after:train-00002-of-*5", "disk", 2),
     Kill("shard to receipt", "receipt half written", "half:train-00003-of-*.json", "disk", 1, True),
     Kill("shard to receipt", "third shard", "after:train-00002-of-*5", "bucket", 1),
     Kill("shard to receipt", "last shard", "after:train-00004-of-*5", "bucket", 2),
-]
+]  # fmt: skip
 COMMIT = [
     Kill("commit", "last receipt written", "after:train-00004-of-*.json", "disk", 1),
     Kill("commit", "index half written", "half:train.npy", "disk", 1),

@@ -144,35 +144,21 @@ SOURCES: Mapping[str, Source] = {
     "train tar": Source(*IMAGENET, TRAIN_TAR, in_tars, TARS, 12, None),
     "validation tar": Source(*IMAGENET, VALIDATION_TAR, in_tars, TARS, 10, 4),
     "label files": Source(*IMAGENET, "*.txt", in_tars, mutations.BYTES, 4, None),
-    "Kaggle's table": Source(
-        "Kaggle", find_imagenet, "*.csv", in_folders, mutations.BYTES, 4, None
-    ),
-    "images in folders": Source(
-        "imagenet folders", find_imagenet, "*/**/*.JPEG", in_folders, IMAGES, 6
-    ),
+    "Kaggle's table": Source("Kaggle", find_imagenet, "*.csv", in_folders, mutations.BYTES, 4, None),
+    "images in folders": Source("imagenet folders", find_imagenet, "*/**/*.JPEG", in_folders, IMAGES, 6),
     "JPEG files": Source(*FOLDERS, "**/*.jpeg", in_folders, IMAGES, 6),
     "PNG files": Source(*FOLDERS, "**/*.png", in_folders, IMAGES, 6),
     "WebP files": Source(*FOLDERS, "**/*.webp", in_folders, IMAGES, 6),
     "zip of folders": Source(*ARCHIVES, "*.zip", lambda files: 0, mutations.BYTES, 8, None),
     "tar of folders": Source(*ARCHIVES, "*.tar", lambda files: 0, TARS, 4, None),
     "idx": Source("idx", find_mnist, "*ubyte*", lambda files: 0, mutations.BYTES, 4, None),
-    "CIFAR's archive": Source(
-        "cifar-10 archive", find_either_cifar, "*.gz", lambda files: 0, mutations.BYTES, 4, None
-    ),
-    "CIFAR's files": Source(
-        "cifar-100 folder", find_either_cifar, "*.bin", lambda files: 0, mutations.BYTES, 4, None
-    ),
+    "CIFAR's archive": Source("cifar-10 archive", find_either_cifar, "*.gz", lambda files: 0, mutations.BYTES, 4, None),
+    "CIFAR's files": Source("cifar-100 folder", find_either_cifar, "*.bin", lambda files: 0, mutations.BYTES, 4, None),
     "TFRecord files": Source("tfrecord", find_tfrecords, "*", in_records, mutations.BYTES, 6, None),
     "compressed TFRecord files": Source(
         "tfrecord compressed", find_tfrecords, "*", lambda files: 0, mutations.BYTES, 4, None
     ),
-    "csv tables": Source(
-        "csv of images", find_image_tables, "*.csv", in_lines, mutations.BYTES, 4, None
-    ),
-    "jsonl tables": Source(
-        "jsonl of texts", find_text_tables, "*.jsonl", in_lines, mutations.BYTES, 4, None
-    ),
-    "parquet tables": Source(
-        "rows of parquet", find_rows, "*.parquet", lambda files: 0, mutations.BYTES, 20, None
-    ),
-}
+    "csv tables": Source("csv of images", find_image_tables, "*.csv", in_lines, mutations.BYTES, 4, None),
+    "jsonl tables": Source("jsonl of texts", find_text_tables, "*.jsonl", in_lines, mutations.BYTES, 4, None),
+    "parquet tables": Source("rows of parquet", find_rows, "*.parquet", lambda files: 0, mutations.BYTES, 20, None),
+}  # fmt: skip

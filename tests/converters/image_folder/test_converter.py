@@ -252,24 +252,12 @@ def test_sizes_are_predicted_within_a_few_bytes_where_images_stay_as_they_are(ra
 
 
 WRONG = [
-    (
-        [],
-        RawDataError,
-        r"no folder of a split \(train, .*It has: cat, dog, grey eel\. .*--validation-fraction",
-    ),
-    (
-        ["--validation-fraction=1"],
-        OptionError,
-        "--validation-fraction=1.0: must be at least 0 and below 1",
-    ),
-    (
-        ["--validation-fraction=0", "--splits=test"],
-        RawDataError,
-        r"does not have the test split. It has: train\.",
-    ),
+    ([], RawDataError, r"no folder of a split \(train, .*It has: cat, dog, grey eel\. .*--validation-fraction"),
+    (["--validation-fraction=1"], OptionError, "--validation-fraction=1.0: must be at least 0 and below 1"),
+    (["--validation-fraction=0", "--splits=test"], RawDataError, r"does not have the test split. It has: train\."),
     (["--max-side=0"], OptionError, "--max-side=0: must be at least 1"),
     (["--jpeg-quality=101"], OptionError, "--jpeg-quality=101: must be at least 1 and at most 100"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("flags", "error", "message"), WRONG, ids=lambda value: str(value)[:30])
@@ -286,15 +274,11 @@ def test_a_wrong_option_is_one_clear_error_and_writes_nothing(
     [
         (["train/a", "val/a", "validation/a"], None, "has two folders for the validation split"),
         (["train/a", "val"], None, "val has no class folders in it. It has: nothing"),
-        (
-            ["train/a", "test/a"],
-            0.1,
-            r"has folders by split \(test, train\). Leave out --validation-fraction",
-        ),
+        (["train/a", "test/a"], 0.1, r"has folders by split \(test, train\). Leave out --validation-fraction"),
         ([".git"], 0.1, "has no class folders in it"),
         (["train/two\nlines"], None, "its name must be UTF-8 text on one line"),
     ],
-)
+)  # fmt: skip
 def test_a_layout_that_is_not_quite_right_is_one_clear_error(tmp_path, folders, fraction, message):
     for folder in folders:
         (tmp_path / folder).mkdir(parents=True)

@@ -73,21 +73,12 @@ def test_the_bounding_boxes_option_adds_boxes_to_the_records(raw_imagenet, table
 
 
 BAD = {
-    "other cells": (
-        "a.JPEG,1,2\n",
-        "line 1: 'a.JPEG,1,2' has no bounding boxes (3 cells instead of 5)",
-    ),
+    "other cells": ("a.JPEG,1,2\n", "line 1: 'a.JPEG,1,2' has no bounding boxes (3 cells instead of 5)"),
     "no numbers": ("a.JPEG,1,2,3,x\n", "line 1: 'a.JPEG,1,2,3,x' has no"),
-    "no number": (
-        "\na.JPEG,nan,0.1,0.2,0.9\n",
-        "line 2: 'a.JPEG,nan,0.1,0.2,0.9' has no bounding boxes (numbers that",
-    ),
+    "no number": ("\na.JPEG,nan,0.1,0.2,0.9\n", "line 2: 'a.JPEG,nan,0.1,0.2,0.9' has no bounding boxes (numbers that"),
     "infinity": ("a.JPEG,0,0,1e999,1\n", "has no bounding boxes (numbers that are not finite)"),
-    "half a box": (
-        "ImageId,PredictionString\na,n1 1 2 3\n",
-        "line 2: 'a,n1 1 2 3' has no bounding boxes (4 words",
-    ),
-}
+    "half a box": ("ImageId,PredictionString\na,n1 1 2 3\n", "line 2: 'a,n1 1 2 3' has no bounding boxes (4 words"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("bad", BAD)

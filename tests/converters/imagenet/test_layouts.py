@@ -103,25 +103,13 @@ def test_foreign_files_in_a_class_folder_are_rejected_by_name(raw_folders, tmp_p
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (
-            "ILSVRC2012_val_00000002",
-            "n00000001_2",
-            r"csv, line 4: .* is not like ImageId=ILSVRC2012_val_00000001",
-        ),
+        ("ILSVRC2012_val_00000002", "n00000001_2", r"csv, line 4: .* is not like ImageId=ILSVRC2012_val_00000001"),
         ("PredictionString", "Prediction", r"csv, line 2: .* of another competition"),
-        (
-            "ILSVRC2012_val_00000003",
-            "ILSVRC2012_val_00000009",
-            r"csv has 4 images, but none with number 3\. It",
-        ),
+        ("ILSVRC2012_val_00000003", "ILSVRC2012_val_00000009", r"csv has 4 images, but none with number 3\. It"),
         ("ILSVRC2012_val_00000003", "ILSVRC2012_val_²", r"csv, line \d: .* is not like ImageId="),
-        (
-            "ILSVRC2012_val_00000003",
-            '"' + "x" * 200_000,
-            r"csv, after line 2: not a csv table: field larger than",
-        ),
+        ("ILSVRC2012_val_00000003", '"' + "x" * 200_000, r"csv, after line 2: not a csv table: field larger than"),
     ],
-)
+)  # fmt: skip
 def test_a_table_of_labels_that_is_not_kaggles_is_refused_with_its_line(
     raw_folders, tmp_path, old, new, message
 ):
@@ -137,33 +125,13 @@ def test_a_table_of_labels_that_is_not_kaggles_is_refused_with_its_line(
 @pytest.mark.parametrize(
     ("spoil", "error", "message"),
     [
-        (
-            lambda d: (d / "train/readme.txt").write_text("x"),
-            RawDataError,
-            r"train has files next to its class",
-        ),
-        (
-            lambda d: (d / "train/n77777777").mkdir(),
-            LabelError,
-            r"folder .*/train/n77777777: class 'n77777777'",
-        ),
-        (
-            lambda d: (d / "train").rename(d / "Train"),
-            RawDataError,
-            r"does not have the train split\. .* It has:",
-        ),
-        (
-            lambda d: (d / "synset_labels.txt").write_bytes(b"n00000001\xff"),
-            LabelError,
-            r"synset_labels\.txt",
-        ),
-        (
-            lambda d: (d / "synset_labels.txt").unlink(),
-            RawDataError,
-            r"does not have the validation split\. It needs",
-        ),
+        (lambda d: (d / "train/readme.txt").write_text("x"), RawDataError, r"train has files next to its class"),
+        (lambda d: (d / "train/n77777777").mkdir(), LabelError, r"folder .*/train/n77777777: class 'n77777777'"),
+        (lambda d: (d / "train").rename(d / "Train"), RawDataError, r"does not have the train split\. .* It has:"),
+        (lambda d: (d / "synset_labels.txt").write_bytes(b"n00000001\xff"), LabelError, r"synset_labels\.txt"),
+        (lambda d: (d / "synset_labels.txt").unlink(), RawDataError, r"does not have the validation split\. It needs"),
     ],
-)
+)  # fmt: skip
 def test_a_layout_that_is_not_quite_right_is_one_clear_error(raw_folders, spoil, error, message):
     spoil(raw_folders.directory)
     with pytest.raises(error, match=message):

@@ -59,12 +59,8 @@ def test_every_pixel_and_label_arrives_under_its_batch_and_number(raw_cifar, tmp
 
 def test_a_record_is_read_as_the_cifar_page_describes(tmp_path):
     # https://www.cs.toronto.edu/~kriz/cifar.html: <1 label><1024 red><1024 green><1024 blue>, rows first.
-    record = (
-        bytes([6])
-        + bytes([255] * 1024)
-        + bytes(i // 32 for i in range(1024))
-        + bytes(i % 32 for i in range(1024))
-    )
+    green, blue = (bytes(divmod(i, 32)[part] for i in range(1024)) for part in range(2))
+    record = b"\6" + b"\xff" * 1024 + green + blue
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw/test_batch.bin").write_bytes(record)
     names = [
@@ -171,14 +167,10 @@ def remove_test_batch(raw):
 
 
 LAYOUTS = [
-    (
-        remove_names,
-        LabelError,
-        r"has no \w+(\.meta|_label_names)\.txt, the names of the \d+ classes",
-    ),
+    (remove_names, LabelError, r"has no \w+(\.meta|_label_names)\.txt, the names of the \d+ classes"),
     (shorten_names, LabelError, r"has (99 class names, expected 100|9 class names, expected 10)\."),
     (remove_test_batch, RawDataError, r"does not have the test split\. It has: "),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("spoil", "error", "message"), LAYOUTS)

@@ -153,48 +153,16 @@ def test_an_alphabet_is_the_characters_of_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "error", "message"),
     [
-        (
-            ["--sequence-length=1"],
-            OptionError,
-            "--sequence-length=1: must be at least 2 and at most",
-        ),
-        (
-            ["--delimiter=ab"],
-            OptionError,
-            "--delimiter='ab': it must be one character other than a quote, or tab.",
-        ),
-        (
-            ["--validation-fraction=1"],
-            OptionError,
-            "--validation-fraction=1.0: must be at least 0 and below 1.",
-        ),
-        (
-            [],
-            RawDataError,
-            r"has no files of a split, such as train/a\.txt .* It has: a\.txt, t\.csv\. .* give",
-        ),
-        (
-            ["--validation-fraction=0", "--text-column=tex"],
-            OptionError,
-            r"t\.csv has no column 'tex'.*Did you mean",
-        ),
-        (
-            ["--validation-fraction=0", "--tokenizer=byte"],
-            OptionError,
-            r"--tokenizer=byte: .* Did you mean 'bytes'\?",
-        ),
-        (
-            ["--validation-fraction=0", "--alphabet=x"],
-            OptionError,
-            "--alphabet=x: only --tokenizer=characters has one",
-        ),
-        (
-            ["--validation-fraction=0", "--start-token=x"],
-            OptionError,
-            "--start-token=x: only a tokenizer.json has one",
-        ),
+        (["--sequence-length=1"], OptionError, "--sequence-length=1: must be at least 2 and at most"),
+        (["--delimiter=ab"], OptionError, "--delimiter='ab': it must be one character other than a quote, or tab."),
+        (["--validation-fraction=1"], OptionError, "--validation-fraction=1.0: must be at least 0 and below 1."),
+        ([], RawDataError, r"has no files of a split, such as train/a\.txt .* It has: a\.txt, t\.csv\. .* give"),
+        (["--validation-fraction=0", "--text-column=tex"], OptionError, r"t\.csv has no column 'tex'.*Did you mean"),
+        (["--validation-fraction=0", "--tokenizer=byte"], OptionError, r"--tokenizer=byte: .* Did you mean 'bytes'\?"),
+        (["--validation-fraction=0", "--alphabet=x"], OptionError, "--alphabet=x: only --tokenizer=characters has one"),
+        (["--validation-fraction=0", "--start-token=x"], OptionError, "--start-token=x: only a tokenizer.json has one"),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_one_clear_error(tmp_path, flags, error, message):
     raw = write(tmp_path / "raw", {"a.txt": "a", "t.csv": "text\nb\n"})
     with pytest.raises(error, match=message):

@@ -179,37 +179,13 @@ def test_preparing_another_split_again_does_not_change_the_plan(data_dir, comman
 
 
 SPOILT = {
-    "no UTF-8": (
-        "label.labels.txt",
-        b"\xff",
-        r"label\.labels\.txt is not as TFDS writes it: 'utf-8' codec",
-    ),
-    "no JSON": (
-        "dataset_info.json",
-        b"{",
-        r"dataset_info\.json is not as TFDS writes it: Expecting property name",
-    ),
-    "no object": (
-        "features.json",
-        b"[]",
-        r"features\.json is not as TFDS writes it: it is not an object\. Copy it again",
-    ),
-    "a key twice": (
-        "features.json",
-        b'{"a": 1, "a": 2}',
-        r'is not as TFDS writes it: an object has the key "a" twice\.',
-    ),
-    "deep": (
-        "dataset_info.json",
-        b"[" * 10**5,
-        r"dataset_info\.json is not as TFDS writes it: .* decoding a JSON",
-    ),
-    "no features": (
-        "features.json",
-        b'{"featuresDict": 3}',
-        r"features\.json describes no features \(AttributeError",
-    ),
-}
+    "no UTF-8": ("label.labels.txt", b"\xff", r"label\.labels\.txt is not as TFDS writes it: 'utf-8' codec"),
+    "no JSON": ("dataset_info.json", b"{", r"dataset_info\.json is not as TFDS writes it: Expecting property name"),
+    "no object": ("features.json", b"[]", r"features\.json is not as TFDS writes it: it is not an object\. Copy it again"),
+    "a key twice": ("features.json", b'{"a": 1, "a": 2}', r'is not as TFDS writes it: an object has the key "a" twice\.'),
+    "deep": ("dataset_info.json", b"[" * 10**5, r"dataset_info\.json is not as TFDS writes it: .* decoding a JSON"),
+    "no features": ("features.json", b'{"featuresDict": 3}', r"features\.json describes no features \(AttributeError"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", SPOILT)
@@ -222,23 +198,22 @@ def test_a_damaged_file_of_tfds_is_named(data_dir, what):
         find_raw(str(data_dir / "tiny/1.2.0"), [], [], None)
 
 
-def test_an_unreadable_dataset_is_reported_with_the_error_of_tfds(data_dir):
-    change_info(data_dir / "tiny/1.2.0", lambda info: info.update(splits=3))
-    with pytest.raises(RawDataError, match=r"TFDS cannot read .*tiny/1\.2\.0: ParseError"):
-        find(data_dir, "tiny")
-
-
-def test_another_file_format_of_tfds_is_refused_with_the_remedy(data_dir):
-    change_info(data_dir / "tiny/1.2.0", lambda info: info.update(fileFormat="array_record"))
-    with pytest.raises(
-        RawDataError, match=r"file format 'array_record'; only tfrecord .*file_format="
-    ):
-        find(data_dir, "tiny")
-
-
-def test_a_missing_file_is_named(data_dir):
-    (data_dir / "tiny/1.2.0/tiny-train.tfrecord-00000-of-00001").unlink()
-    with pytest.raises(RawDataError, match=r"1 of 1 files of 'train' are missing, the first"):
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"splits": 3}, r"TFDS cannot read .*tiny/1\.2\.0: ParseError"),
+        (
+            {"fileFormat": "array_record"},
+            "file format 'array_record'; only tfrecord .*file_format=",
+        ),
+        ({}, "1 of 1 files of 'train' are missing, the first"),
+    ],
+)
+def test_what_tfds_does_not_read_and_a_missing_file_are_named(data_dir, changed, message):
+    change_info(data_dir / "tiny/1.2.0", lambda info: info.update(changed))
+    if not changed:
+        (data_dir / "tiny/1.2.0/tiny-train.tfrecord-00000-of-00001").unlink()
+    with pytest.raises(RawDataError, match=message):
         find(data_dir, "tiny")
 
 

@@ -48,19 +48,9 @@ def damaged(path, record, byte, frame_bytes):
 SIZE = len(frame(payload(0)))
 DAMAGE = {
     "a payload": (3, 13, 19, r"its payload has crc32c \w{8}, not the one stored after it"),
-    "a length": (
-        3,
-        0,
-        13,
-        f"the checksum of its length is wrong; the {7 * SIZE} bytes from here on are unreadable",
-    ),
-    "the checksum of a length": (
-        9,
-        8,
-        19,
-        f"is wrong; the {SIZE} bytes from here on are unreadable",
-    ),
-}
+    "a length": (3, 0, 13, f"the checksum of its length is wrong; the {7 * SIZE} bytes from here on are unreadable"),
+    "the checksum of a length": (9, 8, 19, f"is wrong; the {SIZE} bytes from here on are unreadable"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", DAMAGE)

@@ -34,17 +34,11 @@ def v1(directory, limit):
     ("files", "free"),
     [
         ({}, 1_024_000_000),
-        (
-            {"proc/self/cgroup": "0::/a/b\n", **v2("", "max\n"), **v2("/a/b", "max\n")},
-            1_024_000_000,
-        ),
+        ({"proc/self/cgroup": "0::/a/b\n", **v2("", "max\n"), **v2("/a/b", "max\n")}, 1_024_000_000),
         ({"proc/self/cgroup": "0::/a/b\n", **v2("/a/b", "900000\n")}, 898_000),
         ({"proc/self/cgroup": "0::/a/b\n", **v2("/a", "900000\n"), **v2("/a/b", "max\n")}, 898_000),
         ({"proc/self/cgroup": "4:memory:/x\n0::/\n", **v1("/x", "900000\n")}, 898_000),
-        (
-            {"proc/self/cgroup": "4:cpu,memory:/of/the/host\n3:cpu:/\n", **v1("", "900000\n")},
-            898_000,
-        ),
+        ({"proc/self/cgroup": "4:cpu,memory:/of/the/host\n3:cpu:/\n", **v1("", "900000\n")}, 898_000),
         ({"proc/self/cgroup": "4:memory:/x\n", **v1("/x", "9223372036854771712\n")}, 1_024_000_000),
         ({"proc/self/cgroup": "0::/a\n", **v2("/a", "1000\n")}, 0),
     ],
@@ -58,6 +52,6 @@ def v1(directory, limit):
         "version 1 no bound",
         "over the bound",
     ],
-)
+)  # fmt: skip
 def test_free_memory_is_bounded_by_the_machine_and_every_parent_cgroup(machine, files, free):
     assert free_memory_bytes(machine(files)) == free

@@ -136,8 +136,10 @@ def test_batches_are_the_same_before_and_after_workers_take_over(pictures, two_w
     expected = taken(plain, start, 12)
     assert_same(taken(auto, start, 12), expected)
     assert "2 worker processes make the batches (" in caplog.text
-    assert isinstance(auto.batches(), WorkerBatches)  # decided once
-    assert_same(taken(auto, start, 12), expected)
+    batches = auto.batches(start)
+    assert isinstance(batches, WorkerBatches)  # decided once
+    assert_same([next(batches) for _ in expected], expected)
+    batches.close()
     plain, auto = (
         eval_dataset(pictures[0], global_batch=2, ops=OPS, read_ahead_bytes=1, **kind)
         for kind in ({"workers": 0}, {})
@@ -244,7 +246,7 @@ def test_a_bad_record_of_workers_raises_the_error_of_threads(pictures, start, tw
     assert running_workers(0)
 
 
-@settings(max_examples=60 if SWEEP else 2, deadline=None)
+@settings(max_examples=60 if SWEEP else 1, deadline=None)
 @given(
     begun=st.sampled_from([0, "auto"]),
     steps=st.integers(1, 8),
@@ -265,7 +267,7 @@ def test_a_run_goes_on_bit_for_bit_whoever_made_the_batches_before(
         saved = first.state(first.advance(first.start, steps))
         second = train_dataset(pictures[0], **options)
         made += taken(second, second.restore(saved), 16)
-        assert type(second.batches()) is WorkerBatches
+        assert second._workers == 2
     assert_same(made, expected)
 
 
@@ -302,7 +304,7 @@ def test_batches_closed_while_workers_start_leave_none_running(two_workers, monk
 
 @dataclass(frozen=True)
 class Slow:
-    """Takes 20 ms per record, with or without the GIL."""
+    """Takes 10 ms per record, with or without the GIL."""
 
     holds: bool
     reads = ("number",)
@@ -311,7 +313,7 @@ class Slow:
         return {"twice": ArraySpec((), np.dtype(np.int32))}
 
     def __call__(self, features, rng):
-        until = time.thread_time() + 0.02
+        until = time.thread_time() + 0.01
         while time.thread_time() < until:
             if not self.holds:
                 hashlib.sha256(MEGABYTE)
@@ -321,7 +323,7 @@ class Slow:
 def test_the_first_batch_shows_whether_ops_hold_the_gil():
     shares = []
     for holds in (True, False):
-        source = train_dataset({"number": np.arange(64)}, global_batch=32, ops=[Slow(holds)])
+        source = train_dataset({"number": np.arange(32)}, global_batch=16, ops=[Slow(holds)])
         taken(source, count=1)
         shares.append(source._decode.cost.gil_share)
     assert 1 >= shares[0] > shares[1] >= 0  # how far apart depends on what else the machine does

@@ -148,14 +148,10 @@ def again(records):
         lambda data: open_dataset(data, "train[3:]+validation[:5]+train[:2]"),
         lambda data: open_dataset(data, "train[3:]")[2:9],
         lambda data: cached(open_dataset(data, "validation"), "ram"),
-        lambda data: (
-            mixture(
-                [open_dataset(data, "train[4:]"), open_dataset(data, "validation")], [1, 2]
-            ).records
-        ),
+        lambda data: (mixture([open_dataset(data, "train[4:]"), open_dataset(data, "validation")], [1, 2]).records),
     ],
     ids=["a split", "parts", "a slice of a part", "a cache", "a mixture"],
-)
+)  # fmt: skip
 def test_origins_lead_to_the_same_records_in_the_same_order(digits, opened):
     records = opened(str(digits[1]))
     assert again(records) == payloads(records, range(records.info.num_records))

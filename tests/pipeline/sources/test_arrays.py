@@ -127,41 +127,21 @@ def test_a_memory_mapped_file_serves_as_an_array(tmp_path):
     ("arrays", "error", "text"),
     [
         ({}, OptionError, r"there are no arrays\. Give at least one, such as \{'image'"),
-        (
-            {"a": IMAGES, "b": LABELS[:4]},
-            OptionError,
-            r"different numbers of rows: 'a' 5, 'b' 4\. Row i of each",
-        ),
+        ({"a": IMAGES, "b": LABELS[:4]}, OptionError, r"different numbers of rows: 'a' 5, 'b' 4\. Row i of each"),
         ({"a": IMAGES[:0], "b": LABELS[:0]}, EmptySplitError, r"arrays \(a, b\) have no rows"),
         ({"a": np.float32(3)}, OptionError, "'a' is a single value, float32"),
         ({1: IMAGES}, OptionError, "an array has the name 1; names must be non-empty strings"),
         ({"a": IMAGES, "_a": IMAGES}, OptionError, "an array has the name '_a'; .* without _ at"),
         ({"": IMAGES}, OptionError, "an array has the name ''"),
-        (
-            {"t": ["a", "bc"]},
-            SchemaError,
-            r"'t' is an array of <U2, .* np\.char\.encode\(t, 'utf-8'\)",
-        ),
-        (
-            {"o": np.array([b"a", b"bc"], object)},
-            SchemaError,
-            "'o' is an array of object, .* Pad rows",
-        ),
+        ({"t": ["a", "bc"]}, SchemaError, r"'t' is an array of <U2, .* np\.char\.encode\(t, 'utf-8'\)"),
+        ({"o": np.array([b"a", b"bc"], object)}, SchemaError, "'o' is an array of object, .* Pad rows"),
         ({"z": np.zeros(2, "c8")}, SchemaError, "field 'z' is complex64"),
         ({"e": np.zeros((2, 0))}, SchemaError, "field 'e' is .*, which has no bytes"),
-        (
-            {"r": [[1], [1, 2]]},
-            SchemaError,
-            "'r' is not an array: .* Pad rows of different lengths",
-        ),
-        (
-            None,
-            OptionError,
-            r"NoneType is not a dataset\. Give a directory, a file or a pattern; a dict of arrays",
-        ),
+        ({"r": [[1], [1, 2]]}, SchemaError, "'r' is not an array: .* Pad rows of different lengths"),
+        (None, OptionError, r"NoneType is not a dataset\. Give a directory, a file or a pattern; a dict of arrays"),
         ([["dir"]], OptionError, r"list is not a dataset\. .*; or a list of these"),
     ],
-)
+)  # fmt: skip
 def test_arrays_that_cannot_be_records_are_refused_with_the_remedy(arrays, error, text):
     with pytest.raises(error, match=text):
         open_dataset(arrays)

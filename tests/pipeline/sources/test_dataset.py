@@ -177,17 +177,13 @@ def test_spawned_and_forked_processes_read_the_same(written, run_forked, tmp_pat
     [
         (N, RecordNumberError, f"record {N} does not exist: .* has {N} records, -{N} to {N - 1}"),
         (-N - 1, IndexError, f"record -{N + 1} does not exist"),
-        (
-            "image",
-            OptionError,
-            r"'image' is not a record's number\. .* records\.examples\(\)\[i\]\['key'\]",
-        ),
+        ("image", OptionError, r"'image' is not a record's number\. .* records\.examples\(\)\[i\]\['key'\]"),
         (1.0, OptionError, r"1\.0 is not a record's number"),
         ([1, 2], OptionError, r"\[1, 2\] is not a record's number.*records\.take\(\[i, j\]\)"),
         (slice(0, 9, 2), OptionError, r"step 2; it must be 1\. .* take\(numbers\)"),
         (slice(5, 5), OptionError, r"\[5:5\] selects none of 37"),
     ],
-)
+)  # fmt: skip
 def test_an_invalid_record_number_is_one_error_with_the_valid_range(written, number, error, text):
     dataset = open_dataset(written(SOURCES[0]))
     for data in (dataset, dataset.examples()):
@@ -286,21 +282,13 @@ def test_fields_of_a_struct_are_in_native_order_and_bytes_keep_their_zeros():
             encode_example(Schema("", {"x": Feature("float32")}), {"x": 1.0}),
             "is a list of float32; .* int64",
         ),
-        (
-            Feature("int64"),
-            encode_example(Schema("", {"x": Feature("bytes")}), {"x": b""}),
-            "is a list of bytes; .* int64",
-        ),
-        (
-            Feature("int64", (2,)),
-            encode_example(Schema("", {"x": Feature("int64")}), {"x": 1}),
-            "has 1 values; .* 2",
-        ),
+        (Feature("int64"), encode_example(Schema("", {"x": Feature("bytes")}), {"x": b""}), "is a list of bytes; .* int64"),
+        (Feature("int64", (2,)), encode_example(Schema("", {"x": Feature("int64")}), {"x": 1}), "has 1 values; .* 2"),
         (Feature("int64"), encode_example(Schema("", {}), {}), "'x' is missing"),
         (Feature("int64"), b"\x0a\x05ab", "not a tf.train.Example"),
         (FIELDS, b"short", "does not have the 17 bytes of its dtype; it has 5"),
     ],
-)
+)  # fmt: skip
 def test_a_record_of_another_layout_is_named(layout, payload, text):
     layout = Schema("", {"x": layout}) if isinstance(layout, Feature) else layout
     records = ExampleRecords("made", Schema("", {}), [{}])

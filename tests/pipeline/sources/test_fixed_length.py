@@ -110,20 +110,12 @@ def test_neighbouring_fixed_length_records_are_read_with_one_range_per_file(tmp_
 @pytest.mark.parametrize(
     ("size", "format", "text"),
     [
-        (
-            11,
-            FixedLength(5),
-            r"data\.bin has 11 bytes, which is not a whole number of 5-byte records: 2 records and 1",
-        ),
+        (11, FixedLength(5), r"data\.bin has 11 bytes, which is not a whole number of 5-byte records: 2 records and 1"),
         (4, FixedLength(5), "0 records and 4 bytes"),
-        (
-            11,
-            FixedLength(5, 2, 3),
-            "of 5-byte records between a header of 2 and a footer of 3: 1 records and 1 bytes",
-        ),
+        (11, FixedLength(5, 2, 3), "of 5-byte records between a header of 2 and a footer of 3: 1 records and 1 bytes"),
         (4, FixedLength(5, 2, 3), "has 4 bytes, .* a footer of 3: shorter than header and footer"),
     ],
-)
+)  # fmt: skip
 def test_a_file_that_does_not_fit_is_refused(tmp_path, size, format, text):
     path = tmp_path / "data.bin"
     path.write_bytes(bytes(size))
@@ -173,19 +165,14 @@ def test_the_fingerprint_is_of_names_sizes_and_format(tmp_path):
 @pytest.mark.parametrize(
     ("record", "others", "error", "text"),
     [
-        (
-            0,
-            {},
-            OptionError,
-            r"record=0 must be a number of bytes, 1 to 2\*\*32 - 1, or an np\.dtype",
-        ),
+        (0, {}, OptionError, r"record=0 must be a number of bytes, 1 to 2\*\*32 - 1, or an np\.dtype"),
         (2**32, {}, OptionError, "record=4294967296 must be"),
         ("u1", {}, OptionError, "record='u1' must be"),
         (5, {"header_bytes": -1}, OptionError, "header_bytes=-1 must be at least 0"),
         (5, {"footer_bytes": -2}, OptionError, "footer_bytes=-2 must be"),
         (np.dtype("u1"), {}, SchemaError, "the dtype uint8 has no named fields"),
     ],
-)
+)  # fmt: skip
 def test_invalid_fixed_length_options_are_refused(record, others, error, text):
     with pytest.raises(error, match=text):
         FixedLength(record, **others)

@@ -41,20 +41,10 @@ def guessed(*payloads):
 
 
 RECORDS = [
-    record(
-        image=JPEG,
-        text="ä b\n".encode(),
-        raw=b"\0\1",
-        label=-7,
-        box=[1.0, 2.0],
-        none=(),
-        w=[1.0, 2.0, 3.0],
-    ),
-    record(
-        image=JPEG, text=b"", raw=b"text", label=300, box=1.0, none=(), w=[1.0, 2.0, 4.0], rare=1
-    ),
+    record(image=JPEG, text="ä b\n".encode(), raw=b"\0\1", label=-7, box=[1.0, 2.0], none=(), w=[1.0, 2.0, 3.0]),
+    record(image=JPEG, text=b"", raw=b"text", label=300, box=1.0, none=(), w=[1.0, 2.0, 4.0], rare=1),
     record(image=JPEG, text=b"c", raw=b"\xff", label=0, box=None, none=(), w=[1.0, 2.0, 4.0]),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))

@@ -66,20 +66,14 @@ def test_a_split_expression_selects_the_same_records_as_in_tfds(n, a, b, percent
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "train[:101%]",
-            r"'101%' is not a position in a split\. Give an integer, or -100% to 100%",
-        ),
-        (
-            "train[5]",
-            r"'train\[5\]' is not a split or a part of one\. Examples: 'train', 'train\[:90%\]'",
-        ),
+        ("train[:101%]", r"'101%' is not a position in a split\. Give an integer, or -100% to 100%"),
+        ("train[5]", r"'train\[5\]' is not a split or a part of one\. Examples: 'train', 'train\[:90%\]'"),
         ("train+", r"split='train\+': '' is not a split"),
         ("train[:1][:2]", "is not a split or a part of one"),
         ("train[-1001:]", r"'train\[-1001:\]' is out of range: the split has 1000 records"),
         ("train[:2000]", r"'train\[:2000\]' is out of range: the split has 1000 records"),
     ],
-)
+)  # fmt: skip
 def test_an_invalid_split_expression_is_refused_with_examples(text, message):
     with pytest.raises(OptionError, match=message):
         selected(text, 1000)

@@ -31,26 +31,11 @@ N = sum(SIZES)
 PAYLOADS = [b"%d." % i * (i % 7) for i in range(N)]
 KINDS = {
     "tfrecord": (lambda payloads: b"".join(map(frame, payloads)), bytes, open_tfrecords, Opaque()),
-    "tfrecord gzip": (
-        lambda payloads: b"".join(map(frame, payloads)),
-        gzip.compress,
-        open_tfrecords,
-        Opaque(),
-    ),
-    "tfrecord zlib": (
-        lambda payloads: b"".join(map(frame, payloads)),
-        zlib.compress,
-        open_tfrecords,
-        Opaque(),
-    ),
+    "tfrecord gzip": (lambda payloads: b"".join(map(frame, payloads)), gzip.compress, open_tfrecords, Opaque()),
+    "tfrecord zlib": (lambda payloads: b"".join(map(frame, payloads)), zlib.compress, open_tfrecords, Opaque()),
     "text": (lambda payloads: b"".join(p + b"\n" for p in payloads), bytes, open_lines, "text"),
-    "text gzip": (
-        lambda payloads: b"".join(p + b"\n" for p in payloads),
-        gzip.compress,
-        open_lines,
-        "text",
-    ),
-}
+    "text gzip": (lambda payloads: b"".join(p + b"\n" for p in payloads), gzip.compress, open_lines, "text"),
+}  # fmt: skip
 
 
 def listed(directory):
@@ -182,32 +167,16 @@ AT_4 = sum(len(frame(p)) for p in PAYLOADS[:4])
 PACKED, LINES = gzip.compress(DATA), gzip.compress(b"a\n" * 999)
 LOST = {
     "plain, cut": (DATA, DATA[:-1], r", record 44 at byte \d+: the file ends at byte"),
-    "plain, cut inside a header": (
-        DATA,
-        DATA[: AT_4 + 3],
-        f", record 4 at byte {AT_4}: the file ends inside its header",
-    ),
-    "plain, a header": (
-        DATA,
-        DATA[:AT_4] + b"\1" + DATA[AT_4 + 1 :],
-        f", record 4 at byte {AT_4}: the checksum of its",
-    ),
+    "plain, cut inside a header": (DATA, DATA[: AT_4 + 3], f", record 4 at byte {AT_4}: the file ends inside its header"),
+    "plain, a header": (DATA, DATA[:AT_4] + b"\1" + DATA[AT_4 + 1 :], f", record 4 at byte {AT_4}: the checksum of its"),
     "gzip, cut": (PACKED, PACKED[:-40], r": the gzip stream has no end"),
     "gzip without its last byte": (PACKED, PACKED[:-1], ": the gzip stream has no end"),
     "gzip, wrong sum": (PACKED, PACKED[:-8] + b"abcd" + PACKED[-4:], r": .*data check"),
     "gzip and more": (PACKED, PACKED + b"more", r": .*incorrect header"),
-    "zlib and more": (
-        zlib.compress(DATA),
-        zlib.compress(DATA) + b"more",
-        ": there is data after the end",
-    ),
-    "a frame cut in gzip": (
-        PACKED,
-        gzip.compress(DATA[:-1]),
-        r", record 44 at byte \d+: the file ends at byte",
-    ),
+    "zlib and more": (zlib.compress(DATA), zlib.compress(DATA) + b"more", ": there is data after the end"),
+    "a frame cut in gzip": (PACKED, gzip.compress(DATA[:-1]), r", record 44 at byte \d+: the file ends at byte"),
     "text gzip, cut": (LINES, LINES[:-9], ": the gzip stream has no end"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", LOST)

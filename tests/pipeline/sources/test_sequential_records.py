@@ -32,13 +32,9 @@ def line(i):
 
 KINDS = {
     "tfrecord": (example, lambda payloads: b"".join(map(frame, payloads)), None),
-    "tfrecord gzip": (
-        example,
-        lambda payloads: gzip.compress(b"".join(map(frame, payloads))),
-        None,
-    ),
+    "tfrecord gzip": (example, lambda payloads: gzip.compress(b"".join(map(frame, payloads))), None),
     "text": (line, lambda payloads: b"".join(payload + b"\n" for payload in payloads), TextLines()),
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -118,16 +118,12 @@ def test_a_revoked_token_is_renewed_once(storage, bucket, gcs_server, monkeypatc
     ("call", "fault", "text"),
     [
         ("read", Status(503), r"cannot read gs://\S+/x: status 503 \(\d+ attempts in 1 s\): "),
-        (
-            "read",
-            Reset(),
-            r"cannot read gs://\S+/x: (Connection|Protocol)Error \(\d+ attempts in 1 s\): ",
-        ),
+        ("read", Reset(), r"cannot read gs://\S+/x: (Connection|Protocol)Error \(\d+ attempts in 1 s\): "),
         ("list", Status(429), r"cannot list gs://\S+: status 429 \(\d+ attempts in 1 s\): "),
         ("write", Status(503), r"cannot write gs://\S+/x: status 503 \(\d+ attempts in 1 s\): "),
         ("write large", Status(503), r"cannot write gs://\S+/x: .*503.*"),
     ],
-)
+)  # fmt: skip
 def test_a_permanent_failure_names_object_status_and_attempts_within_the_time_limit(
     storage, bucket, gcs_server, monkeypatch, call, fault, text
 ):
@@ -151,16 +147,10 @@ def test_a_permanent_failure_names_object_status_and_attempts_within_the_time_li
 @pytest.mark.parametrize(
     ("fault", "text"),
     [
-        (
-            Status(403),
-            r"/x: permission denied, or a quota is used up \(403\)\. The account needs the role",
-        ),
-        (
-            Status(401),
-            r"/x: no valid credentials \(\w+\)\. Run `gcloud auth application-default login`",
-        ),
+        (Status(403), r"/x: permission denied, or a quota is used up \(403\)\. The account needs the role"),
+        (Status(401), r"/x: no valid credentials \(\w+\)\. Run `gcloud auth application-default login`"),
     ],
-)
+)  # fmt: skip
 def test_a_refused_request_is_not_retried(storage, bucket, gcs_server, fault, text):
     gcs_server.fail("alt=media", fault, times=None)
     with pytest.raises(StorageError, match=text):
@@ -168,26 +158,24 @@ def test_a_refused_request_is_not_retried(storage, bucket, gcs_server, fault, te
     assert len(gcs_server.requests("alt=media")) == 1
 
 
-def test_a_bucket_that_does_not_exist_is_told_from_an_object_that_does_not(storage, bucket):
-    with pytest.raises(
-        StorageError, match=r"cannot read gs://nowhere/x: bucket 'nowhere' does not exist \(404\)\."
-    ):
-        storage.read("gs://nowhere/x")
-    with pytest.raises(
-        StorageError, match=r"cannot list gs://nowhere/d: bucket 'nowhere' does not exist"
-    ):
-        storage.list("gs://nowhere/d")
-    with pytest.raises(
-        StorageError, match=r"cannot write gs://nowhere/x: bucket 'nowhere' does not exist"
-    ):
-        write(storage, "gs://nowhere/x", b"data")
-    with pytest.raises(StorageError, match=r"/x: there is no such object \(404\)\."):
-        storage.read(f"{bucket}/x")
-    with pytest.raises(
-        StorageError,
-        match=r"'gs://' is not a path in a bucket. It must be like gs://bucket/dir/name",
-    ):
-        storage.read("gs://")
+NOWHERE = "gs://nowhere/x: bucket 'nowhere' does not exist"
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda storage, bucket: storage.read("gs://nowhere/x"), rf"cannot read {NOWHERE} \(404\)\."),
+        (lambda storage, bucket: storage.list("gs://nowhere/x"), f"cannot list {NOWHERE}"),
+        (lambda storage, bucket: write(storage, "gs://nowhere/x", b"data"), f"cannot write {NOWHERE}"),
+        (lambda storage, bucket: storage.read(f"{bucket}/x"), r"/x: there is no such object \(404\)\."),
+        (lambda storage, bucket: storage.read("gs://"), r"'gs://' is not a path in a bucket. It must be like gs://bucket/dir/name"),
+    ],
+)  # fmt: skip
+def test_a_bucket_that_does_not_exist_is_told_from_an_object_that_does_not(
+    storage, bucket, call, text
+):
+    with pytest.raises(StorageError, match=text):
+        call(storage, bucket)
 
 
 @SIZES
