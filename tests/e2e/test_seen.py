@@ -69,12 +69,7 @@ def run(damaged, tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("make", "devices"),
-    [
-        (a_mixture, 1),
-        pytest.param(a_mixture, 4, marks=pytest.mark.slow),
-        pytest.param(across_epochs, 1, marks=pytest.mark.slow),
-        pytest.param(across_epochs, 4, marks=pytest.mark.slow),
-    ],
+    [(a_mixture, 1), pytest.param(across_epochs, 4, marks=pytest.mark.slow)],
     ids=lambda value: getattr(value, "__name__", value),
 )
 def test_seen_lists_the_records_that_each_step_was_trained_on(
