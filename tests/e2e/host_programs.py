@@ -32,9 +32,12 @@ def programs(order):
     examples = tf.data.Dataset.from_tensor_slices(arrays)
 
     def program(seed):
-        shuffled = examples.shuffle(RECORDS, seed=seed)
-        mapped = shuffled.map(lambda example: example, num_parallel_calls=2)
-        return lambda ctx: tf_data.training_batches(mapped, BATCH, ctx.hosts)
+        def input_fn(ctx):  # makes it anew: another iteration of the same one has another order
+            shuffled = examples.shuffle(RECORDS, seed=seed)
+            mapped = shuffled.map(lambda example: example, num_parallel_calls=2)
+            return tf_data.training_batches(mapped, BATCH, ctx.hosts)
+
+        return input_fn
 
     def evaluated(ctx):
         return tf_data.evaluation_batches(examples, BATCH, ctx.hosts)
