@@ -70,10 +70,10 @@ def test_tfds_makes_the_same_records_of_the_same_tars_and_loads_ours(raw, tmp_pa
 
 
 def test_the_words_of_the_classes_are_in_the_records(raw, tmp_path):
-    flags = f"--raw-data-dir={raw.directory} --gcs-output-path={tmp_path} --splits=train"
+    flags = f"--raw-data-dir={raw.directory} --gcs-output-path={tmp_path}/words --splits=train"
     imagenet_to_gcs.main(flags.split())
     keys = ("image/class/text", "image/class/label", "image/class/synset")
-    found = of_files(f"{tmp_path}/train-*", *keys)
+    found = of_files(f"{tmp_path}/words/train-*", *keys)
     words = {(synset, text) for synset, _, text in found}
     assert words == {
         (b"n01440764", b"tench, Tinca tinca"),
