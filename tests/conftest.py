@@ -82,21 +82,24 @@ def _as_quiet_as_before():
 
 
 @pytest.fixture(scope="session")
-def kept_programs(tmp_path_factory):
-    """What jax has compiled once in this process, it finds again: most tests of the trainer compile the same step."""
+def kept_programs():
+    """What jax has compiled once, it finds again: most tests of the trainer compile the same step."""
     compile_all_alike()
-    keep_programs(str(tmp_path_factory.mktemp("programs")))
+    keep_programs(os.environ["KEPT_PROGRAMS"])
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_sessionstart(session):
     """One fork server for all of xdist's workers. What one process has compiled the next finds, whoever started it.
 
-    A worker has a cache of its own from the start: modules may compile when they are collected."""
+    A worker uses the cache from the start: modules may compile when they are collected."""
     stack = session.config.stash.setdefault(_SERVERS, contextlib.ExitStack())
     if not hasattr(session.config, "workerinput"):
         directory = stack.enter_context(tempfile.TemporaryDirectory())
-        cache = shared_cache(f"{directory}/compiled")
+        os.environ["KEPT_PROGRAMS"] = (
+            f"{directory}/compiled"  # as FORK_SERVER, also for the workers
+        )
+        cache = shared_cache(os.environ["KEPT_PROGRAMS"])
         # The repository's root on the path, as `python -m` has it; no proxy between processes of this machine.
         kept = {
             name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")
@@ -112,7 +115,7 @@ def pytest_sessionstart(session):
         )
         stack.enter_context(forks.serving(os.environ["FORK_SERVER"], kept | here | cache))
     else:
-        keep_programs(stack.enter_context(tempfile.TemporaryDirectory()))
+        keep_programs(os.environ["KEPT_PROGRAMS"])
     return (yield)
 
 

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+from fake_gcs import stand_ins
 from fork_server import Forked, ForkServer
 from raw_data.imagenet import photographs
 
@@ -135,6 +136,32 @@ def run_commands(fork_server, tmp_path):
 
 def start_all(server: ForkServer, commands: list[list[str]], out: Path) -> Run:
     return Run([server.start(command, out / f"{i}.txt") for i, command in enumerate(commands)], out)
+
+
+SECRET = "a-planted-secret-that-must-not-show"
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """A key file of a user's; neither its secret nor the token made of it may show anywhere."""
+
+    file: str
+
+    @staticmethod
+    def assert_not_in(*contents: bytes) -> None:
+        """Fails if one of these bytes has the secret or the token."""
+        for content in contents:
+            assert SECRET.encode() not in content
+            assert stand_ins.TOKEN.encode() not in content
+
+
+@pytest.fixture(scope="session")
+def credentials(tmp_path_factory):
+    """Credentials, which the stand-in for Google's token service accepts."""
+    path = tmp_path_factory.mktemp("credentials") / "key.json"
+    secrets = {"client_id": "c", "client_secret": SECRET, "refresh_token": SECRET}
+    path.write_text(json.dumps({"type": "authorized_user"} | secrets))
+    return Credentials(str(path))
 
 
 @pytest.fixture(scope="session")

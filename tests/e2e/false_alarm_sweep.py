@@ -26,13 +26,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--load", type=int, default=8)
-    parser.add_argument(
-        "--k",
-        type=int,
-        nargs="+",
-        default=[1, 10],
-        help="steps per dispatch, of equal parts of the time",
-    )
+    dispatches = "steps per dispatch, of equal parts of the time"
+    parser.add_argument("--k", type=int, nargs="+", default=[1, 10], help=dispatches)
     args = parser.parse_args()
     failed = 0
     seconds = 60 * args.minutes / len(args.k)
@@ -40,10 +35,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as out:
             hosts = [start(out, index, k, seconds) for index in range(2)]
             time.sleep(0.8 * seconds)
-            busy = [
-                multiprocessing.Process(target=compute, args=(0.2 * seconds,))
-                for _ in range(args.load)
-            ]
+            last = {"target": compute, "args": (0.2 * seconds,)}
+            busy = [multiprocessing.Process(**last) for _ in range(args.load)]
             for process in busy:
                 process.start()
             codes = [host.wait() for host in hosts]
@@ -68,29 +61,12 @@ def start(out: str, index: int, k: int, seconds: float) -> subprocess.Popen:
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             port.write_text(str(s.getsockname()[1]))
-    order = {
-        "function": "unhurried",
-        "count": 2,
-        "devices": 1,
-        "out": out,
-        "index": index,
-        "xla_flags": "",
-        "k": k,
-    }
-    order |= {
-        "workdir": f"{out}/run",
-        "address": f"127.0.0.1:{port.read_text()}",
-        "seconds": seconds,
-    }
+    order = {"function": "unhurried", "count": 2, "devices": 1, "index": index, "k": k, "out": out}
+    order |= {"workdir": f"{out}/run", "seconds": seconds, "xla_flags": "", "limits": LIMITS}
+    order |= {"address": f"127.0.0.1:{port.read_text()}", "host_timeout_seconds": TIMEOUT}
     with Path(out, f"{index}.txt").open("w") as printed:
-        command = [
-            sys.executable,
-            str(WORKER),
-            json.dumps(order | {"host_timeout_seconds": TIMEOUT, "limits": LIMITS}),
-        ]
-        return subprocess.Popen(
-            command, stdout=printed, stderr=printed, env=os.environ | {"JAX_PLATFORMS": "cpu"}
-        )
+        command, env = [sys.executable, str(WORKER), json.dumps(order)], {"JAX_PLATFORMS": "cpu"}
+        return subprocess.Popen(command, stdout=printed, stderr=printed, env=os.environ | env)
 
 
 def compute(seconds: float) -> None:

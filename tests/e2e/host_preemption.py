@@ -68,20 +68,10 @@ def preempted(order):
 def goes_on(order):
     """Runs that go on, or begin, in the work directories of `order.runs`: {name: (k, workdir)}."""
     for name, (k, workdir) in order.runs.items():
-        config = replace(
-            settings(order, iterations_per_loop=k, checkpoint_every_steps=EVERY), workdir=workdir
-        )
-        result = Trainer(dense_task(), config).train_and_evaluate(
-            numbered, numbered, max_steps=STEPS
-        )
-        evaluations = {each.step: each.metrics for each in result.evaluations}
-        yield (
-            name,
-            {
-                "start": result.start_step,
-                "state": checksums(result.state),
-                "last": result.metrics,
-                "evaluations": evaluations,
-                "executables": result.executables,
-            },
-        )
+        config = settings(order, iterations_per_loop=k, checkpoint_every_steps=EVERY)
+        trainer = Trainer(dense_task(), replace(config, workdir=workdir))
+        result = trainer.train_and_evaluate(numbered, numbered, max_steps=STEPS)
+        report = {"start": result.start_step, "state": checksums(result.state)}
+        report |= {"last": result.metrics, "executables": result.executables}
+        report["evaluations"] = {each.step: each.metrics for each in result.evaluations}
+        yield name, report

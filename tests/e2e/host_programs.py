@@ -32,11 +32,12 @@ def programs(order):
     examples = tf.data.Dataset.from_tensor_slices(arrays)
 
     def program(seed):
-        return lambda ctx: tf_data.training_batches(
-            examples.shuffle(RECORDS, seed=seed).map(lambda example: example, num_parallel_calls=2),
-            BATCH,
-            ctx.hosts,
-        )
+        def input_fn(ctx):  # makes it anew: another iteration of the same one has another order
+            shuffled = examples.shuffle(RECORDS, seed=seed)
+            mapped = shuffled.map(lambda example: example, num_parallel_calls=2)
+            return tf_data.training_batches(mapped, BATCH, ctx.hosts)
+
+        return input_fn
 
     def evaluated(ctx):
         return tf_data.evaluation_batches(examples, BATCH, ctx.hosts)
@@ -49,23 +50,14 @@ def programs(order):
         for step in stops:
             trained = trainer(name).train(training, max_steps=step)
         result = trainer(name).evaluate(evaluation)
-        return [
-            checksums(trained.state),
-            result.metrics,
-            result.records,
-            result.num_records,
-            result.proven,
-        ]
+        counted = [result.records, result.num_records, result.proven]
+        return [checksums(trained.state), result.metrics, *counted]
 
     yield "program", report("program", program(1), evaluated, STEPS)
     yield "program, stopped", report("stopped", program(1), evaluated, STOP, STEPS)
     if order.count > 1:
-        yield (
-            "itself",
-            error_of(
-                lambda: trainer("program").evaluate(tf_data.evaluation_batches(examples, BATCH))
-            ),
-        )
+        itself = tf_data.evaluation_batches(examples, BATCH)
+        yield "itself", error_of(lambda: trainer("program").evaluate(itself))
         # as without a seed, but surely different
         shuffled = examples.shuffle(RECORDS, seed=jax.process_index())
 
@@ -80,17 +72,14 @@ def programs(order):
         yield "per host", error_of(lambda: trainer("program").evaluate(of_host))
         mapped = trainer("program").predict(lambda ctx: unlike(ctx).map(lambda batch: batch))
         yield "mapped", len(list(mapped))
-        yield (
-            "training unlike",
-            error_of(
-                lambda: trainer("unlike").train(program(jax.process_index()), max_steps=STEPS)
-            ),
-        )
+        other = program(jax.process_index())
+        unlike_training = error_of(lambda: trainer("unlike").train(other, max_steps=STEPS))
+        yield "training unlike", unlike_training
 
 
-def own_programs(order):
-    """Trains and evaluates on programs of which each host computes only its part, also after a stop, and tells how many
-    examples it computed for an evaluation and for the training."""
+def own_parts(order, computed):
+    """{kind: (input_fn of the training, of the evaluation)}, of which each host computes only its part; `computed` gets
+    the number of every example that this one computes."""
     import grain
 
     from pipeline import grain as infeed_grain
@@ -99,7 +88,6 @@ def own_programs(order):
     from pipeline.tf_cpu import tf
 
     records = open_dataset(order.data_dir, "train")
-    computed = []
 
     def seen(number):
         computed.append(int(number))
@@ -122,49 +110,43 @@ def own_programs(order):
     def own(ctx):
         return grain.MapDataset.range(RECORDS)[ctx.hosts.index :: ctx.hosts.count].map(element)
 
-    def batches(dataset, ctx, **options):
-        make = tf_data.training_batches if ctx.mode == "train" else tf_data.evaluation_batches
-        return make(dataset.map(decoded), BATCH, ctx.hosts, per_host=True, **options)
+    def batches(dataset, ctx):
+        training = ctx.mode == "train"
+        make = tf_data.training_batches if training else tf_data.evaluation_batches
+        proven = {} if training else {"records": records}
+        return make(dataset.map(decoded), BATCH, ctx.hosts, per_host=True, **proven)
 
     def grain_batches(dataset, ctx, **options):
+        options |= {"records": records}
         return infeed_grain.evaluation_batches(dataset, BATCH, ctx.hosts, **options)
 
-    kinds = {
-        "tf.data": (
-            lambda ctx: batches(
-                tf_data.examples(
-                    order.data_dir, hosts=ctx.hosts, shuffle=True, seed=1, window_records=16
-                ),
-                ctx,
-            ),
-            lambda ctx: batches(
-                tf_data.examples(order.data_dir, hosts=ctx.hosts), ctx, records=records
-            ),
-        ),
-        "tf.data, sharded by its user": (
-            lambda ctx: batches(
-                tf_data.examples(order.data_dir)
-                .shard(ctx.hosts.count, ctx.hosts.index)
-                .shuffle(RECORDS, seed=1),
-                ctx,
-            ),
-            lambda ctx: batches(
-                tf_data.examples(order.data_dir).shard(ctx.hosts.count, ctx.hosts.index),
-                ctx,
-                records=records,
-            ),
-        ),
-        "MapDataset": (
-            lambda: places.shuffle(seed=1),
-            lambda ctx: grain_batches(places, ctx, records=records),
-        ),
-        "IterDataset": (
-            lambda ctx: own(ctx).shuffle(seed=1).repeat().to_iter_dataset(),
-            lambda ctx: grain_batches(
-                own(ctx).to_iter_dataset(), ctx, num_records=len(own(ctx)), records=records
-            ),
-        ),
+    def examples(ctx):
+        shuffled = {"shuffle": True, "seed": 1, "window_records": 16}
+        options = shuffled if ctx.mode == "train" else {}
+        return batches(tf_data.examples(order.data_dir, hosts=ctx.hosts, **options), ctx)
+
+    def sharded(ctx):
+        part = tf_data.examples(order.data_dir).shard(ctx.hosts.count, ctx.hosts.index)
+        return batches(part.shuffle(RECORDS, seed=1) if ctx.mode == "train" else part, ctx)
+
+    def iterated(ctx):
+        if ctx.mode == "train":
+            return own(ctx).shuffle(seed=1).repeat().to_iter_dataset()
+        return grain_batches(own(ctx).to_iter_dataset(), ctx, num_records=len(own(ctx)))
+
+    return {
+        "tf.data": (examples, examples),
+        "tf.data, sharded by its user": (sharded, sharded),
+        "MapDataset": (lambda: places.shuffle(seed=1), lambda ctx: grain_batches(places, ctx)),
+        "IterDataset": (iterated, iterated),
     }
+
+
+def own_programs(order):
+    """Trains and evaluates on programs of which each host computes only its part, also after a stop, and tells how many
+    examples it computed for an evaluation and for the training."""
+    computed = []
+    kinds = own_parts(order, computed)
 
     def trainer(name, *callbacks):
         config = replace(settings(order), workdir=f"{order.workdir}/{name}")
@@ -175,23 +157,14 @@ def own_programs(order):
         steps = 6 * STEPS if kind == "tf.data" else STEPS  # so that what is read ahead is little
         computed.clear()
         trained = trainer(kind).train(training, max_steps=steps)
-        in_training = [*computed]
+        report = {"state": checksums(trained.state), "computed in training": [*computed]}
         computed.clear()
         result = trainer(kind).evaluate(evaluation)
-        evaluated = [*computed]
+        report |= {"metrics": result.metrics, "computed": [*computed]}
+        report["counted"] = [result.records, result.num_records, result.proven]
         trainer(f"{kind}, stopped").train(training, max_steps=STOP)
         again = trainer(f"{kind}, stopped").train(training, max_steps=steps)
-        yield (
-            kind,
-            {
-                "state": checksums(trained.state),
-                "stopped": checksums(again.state),
-                "metrics": result.metrics,
-                "counted": [result.records, result.num_records, result.proven],
-                "computed": evaluated,
-                "computed in training": in_training,
-            },
-        )
+        yield kind, report | {"stopped": checksums(again.state)}
     if order.count > 1:
         training, _ = kinds["IterDataset"]
         late = Late() if jax.process_index() else Callback()  # the first host waits for the others

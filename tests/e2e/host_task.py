@@ -30,11 +30,8 @@ def dense_task(learning_rate=0.05, width=32, rich=False):
     def init(rng, spec):
         a, b = jax.random.split(rng)
         pixels = int(np.prod(spec["image"].shape[1:]))
-        params = {
-            "a": jax.random.normal(a, (pixels, width)) / 32,
-            "b": jax.random.normal(b, (width, 10)) / 8,
-        }
-        return Variables(params)
+        first, last = jax.random.normal(a, (pixels, width)), jax.random.normal(b, (width, 10))
+        return Variables({"a": first / 32, "b": last / 8})
 
     def loss_fn(variables, batch, rng, train):
         x = batch["image"].reshape(len(batch["image"]), -1).astype(jnp.float32) / 128 - 1
@@ -43,12 +40,10 @@ def dense_task(learning_rate=0.05, width=32, rich=False):
         logits = jnp.tanh(x @ variables.params["a"]) @ variables.params["b"]
         labels = batch[LABEL] - 1
         if "labels" in batch:
-            return optax.softmax_cross_entropy(logits, batch["labels"]), variables, (logits, labels)
-        return (
-            optax.softmax_cross_entropy_with_integer_labels(logits, labels),
-            variables,
-            (logits, labels),
-        )
+            losses = optax.softmax_cross_entropy(logits, batch["labels"])
+        else:
+            losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        return losses, variables, (logits, labels)
 
     def augment(batch):
         return cutmix(one_hot(batch, LABEL, 10, base=1))
@@ -60,12 +55,6 @@ def dense_task(learning_rate=0.05, width=32, rich=False):
         # Which record is in which row of the global batch, as the devices see it; exact in float32.
         return jnp.arange(len(batch["_mask"])) * (batch.get("_index", 0) + 2) % 1009
 
-    def logits_of(outputs, batch):
-        return outputs[0]
-
-    def labels_of(outputs, batch):
-        return outputs[1]
-
     def is_high(outputs, batch):
         return outputs[1] > 4
 
@@ -74,7 +63,7 @@ def dense_task(learning_rate=0.05, width=32, rich=False):
         return batch["image"].reshape(len(outputs[1]), -1)[:, 28] / 255
 
     others = {
-        "confusion": ConfusionMatrix(labels_of, logits_of),
+        "confusion": ConfusionMatrix(lambda found, _: found[1], lambda found, _: found[0]),
         "area": AUC(is_high, pixel, bins=256),
         "perplexity": Perplexity(),
     }
@@ -108,9 +97,8 @@ class Recorded:
         decode = DecodeJpeg(RAW, into=IMAGE, shape=(32, 32, 1))
         options = {"keys": (IMAGE, LABEL)} | self.options
         if ctx.mode == "train":
-            data = train_dataset(
-                self.data_dir, "train", ops=[decode, RandomShift(IMAGE, pixels=2)], **options
-            )
+            ops = [decode, RandomShift(IMAGE, pixels=2)]
+            data = train_dataset(self.data_dir, "train", ops=ops, **options)
         else:
             data = eval_dataset(self.data_dir, "validation", ops=[decode], **options)
         source = data(ctx)
@@ -143,22 +131,17 @@ class NumberedInput:
     def batch(self, step):
         size = self.ctx.global_batch_size
         ids = np.array([step * size + row for part in self.ctx.hosts.rows for row in part])
-        ids = (
-            ids % self.records
-            if self.ctx.mode == "train"
-            else np.where(ids < self.records, ids, -1)
-        )
-        ids = ids.astype(np.int32)
+        if self.ctx.mode == "train":
+            ids %= self.records
+        ids = np.where(ids < self.records, ids, -1).astype(np.int32)
         image = np.broadcast_to(ids[:, None, None], (len(ids), 8, 8)).astype(np.uint8)
         mask = (ids >= 0).astype(np.float32)
         extra = {"_mask": mask, "_index": ids, "_crc": np.maximum(ids, 0).astype(np.uint32)}
         return {"image": image, LABEL: 1 + np.maximum(ids, 0) % 10} | extra
 
     def batches(self, position):
-        return map(
-            self.batch,
-            range(position, 10**6 if self.ctx.mode == "train" else self.info.steps_per_epoch),
-        )
+        last = 10**6 if self.ctx.mode == "train" else self.info.steps_per_epoch
+        return map(self.batch, range(position, last))
 
     def advance(self, position, n):
         return position + n
@@ -180,10 +163,8 @@ def checksums(state):
 
 def whole(state):
     """Every parameter, put together from all hosts, as its bytes in hexadecimal: 33,000 numbers take JSON 0.1 s."""
-    return [
-        multihost_utils.process_allgather(leaf, tiled=True).tobytes().hex()
-        for leaf in leaves(state)
-    ]
+    gather = multihost_utils.process_allgather
+    return [gather(leaf, tiled=True).tobytes().hex() for leaf in leaves(state)]
 
 
 def leaves(state):

@@ -40,18 +40,8 @@ from trainer.recipes import tabular
 from trainer.trainer import Trainer
 
 AGREED = "now all agree"
-ELSEWHERE = {
-    each.__name__: each
-    for each in (
-        preempted,
-        goes_on,
-        own_programs,
-        programs,
-        situation,
-        unhurried,
-        interrupted_consumer,
-    )
-}
+ELSEWHERE = (preempted, goes_on, own_programs, programs)
+ELSEWHERE += (situation, unhurried, interrupted_consumer)
 
 
 class Complete(Callback):
@@ -72,33 +62,26 @@ def placed(devices, model):
     rows last; the shape of a batch of half the host's rows, or that it is refused.
 
     A batch is the numbers of its rows. Nothing is compiled."""
-    placement = Placement.of(
-        [jax.devices()[i] for i in devices], {"model": model}, BatchAxes({"last": 1})
-    )
+    axes = BatchAxes({"last": 1})
+    placement = Placement.of([jax.devices()[i] for i in devices], {"model": model}, axes)
     rows = placement.hosts(ROWS).rows
     numbers = np.array([row for part in rows for row in part], np.int32)
     batch = {"row": numbers, "last": np.stack([numbers, -numbers])}
     struct = placement.global_struct(batch_struct(batch), ROWS)
     placed = placement.place(batch, struct)
-    parts = {
-        name: {
-            jax.devices().index(shard.device): shard.data.tolist()
-            for shard in array.addressable_shards
-        }
-        for name, array in placed.items()
-    }
+
+    def parts(array):
+        shards = array.addressable_shards
+        return {jax.devices().index(shard.device): shard.data.tolist() for shard in shards}
+
     try:
-        half = placement.place({"row": numbers[: len(numbers) // 2]}, {"row": struct["row"]})[
-            "row"
-        ].shape
+        few = {"row": numbers[: len(numbers) // 2]}
+        half = placement.place(few, {"row": struct["row"]})["row"].shape
     except ValueError:
         half = "refused"
-    own = {
-        "rows": [[part.start, part.stop] for part in rows],
-        "half": half,
-        "shape": placed["row"].shape,
-    }
-    return own | {"parts": parts["row"], "last": parts["last"]}
+    own = {"rows": [[part.start, part.stop] for part in rows], "half": half}
+    own |= {"shape": placed["row"].shape}
+    return own | {"parts": parts(placed["row"]), "last": parts(placed["last"])}
 
 
 def same_truth(order):
@@ -130,22 +113,10 @@ def same_truth(order):
         epochs = 3 if check_padding else 1  # with each kind of padding
         once = evaluation.batches[: len(evaluation.batches) // epochs]
         assert evaluation.batches == epochs * once
-        report = {
-            "start_step": trained.start_step,
-            "last step": trained.metrics,
-            "trained": train.batches,
-        }
-        report |= {
-            "evaluated": once,
-            "records": result.records,
-            "proven": result.proven,
-            "metrics": result.metrics,
-        }
-        report |= {
-            "complete": complete.steps,
-            "checksums": checksums(trained.state),
-            "params": whole(trained.state),
-        }
+        report = {"start_step": trained.start_step, "last step": trained.metrics}
+        report |= {"trained": train.batches, "evaluated": once, "metrics": result.metrics}
+        report |= {"records": result.records, "proven": result.proven, "complete": complete.steps}
+        report |= {"checksums": checksums(trained.state), "params": whole(trained.state)}
         if "exports" in layout:
             inputs = Recorded(order.data_dir)
             latest = Exporter(layout["exports"], inputs)
@@ -200,33 +171,17 @@ def disagreements(order):
         for batch in plain_batches(ctx):
             yield batch | {"image": batch["image"][:, :4]}
 
-    attempts = {
-        "seed": (settings(order, seed=4 if mine else 3), dense_task(), plain_batches),
-        "iterations_per_loop": (
-            settings(order, iterations_per_loop=4 if mine else 5),
-            dense_task(),
-            plain_batches,
-        ),
-        "spec": (settings(order), dense_task(), different if mine else plain_batches),
-        "model": (settings(order), dense_task(width=16 if mine else 32), plain_batches),
-    }
-    for name, (config, task, input_fn) in attempts.items():
-        yield (
-            name,
-            error_of(lambda c=config, t=task, i=input_fn: Trainer(t, c).train(i, max_steps=5)),
-        )
+    def attempt(input_fn=plain_batches, width=32, steps=5, **changes):
+        trainer = Trainer(dense_task(width=width), settings(order, **changes))
+        return error_of(lambda: trainer.train(input_fn, max_steps=steps))
+
+    yield "seed", attempt(seed=4 if mine else 3)
+    yield "iterations_per_loop", attempt(iterations_per_loop=4 if mine else 5)
+    yield "spec", attempt(different if mine else plain_batches)
+    yield "model", attempt(width=16 if mine else 32)
     small, large = Recorded(order.data_dir), Recorded(order.wrong_dir)
-    config = settings(order, global_batch_size=32)
-    yield (
-        "data",
-        error_of(
-            lambda: Trainer(dense_task(), config).train(large if mine else small, max_steps=5)
-        ),
-    )
-    yield (
-        "steps",
-        error_of(lambda: Trainer(dense_task(), config).train(small, max_steps=6 if mine else 5)),
-    )
+    yield "data", attempt(large if mine else small, global_batch_size=32)
+    yield "steps", attempt(small, steps=6 if mine else 5, global_batch_size=32)
     print(AGREED)
     yield from uneven_inputs(order)
     yield from mixed_rows(order)
@@ -250,11 +205,12 @@ def mixed_rows(order):
 
     trainer = Trainer(replace(task, loss_fn=centred), settings(order))
     yield "at last", trainer.train(input_fn, max_steps=5).step
-    for name, check_padding in (("one", jax.process_index() == order.host), ("all", True)):
-        yield (
-            name,
-            error_of(lambda check=check_padding: trainer.evaluate(input_fn, check_padding=check)),
-        )
+
+    def checked(check_padding):
+        return error_of(lambda: trainer.evaluate(input_fn, check_padding=check_padding))
+
+    yield "one", checked(jax.process_index() == order.host)
+    yield "all", checked(True)
 
 
 def uneven_inputs(order):
@@ -273,10 +229,8 @@ def predictions(order):
 
     def means(variables, batch):
         image = batch["image"].astype(jnp.float32)
-        return {
-            "mean": image.mean((1, 2)),
-            "of all": jnp.broadcast_to(image.mean(), batch["_mask"].shape),
-        }
+        of_all = jnp.broadcast_to(image.mean(), batch["_mask"].shape)
+        return {"mean": image.mean((1, 2)), "of all": of_all}
 
     def input_fn(ctx):
         if ctx.mode == "train":
@@ -292,25 +246,20 @@ def predictions(order):
     layouts = {"data": {}, "model across the hosts": {"model": 2, "devices": [0, 2, 1, 3]}}
     for name, layout in layouts.items():
         for gather in (False, True):
-            found = list(trainer(**layout).predict(input_fn, gather=gather))
-            yield (
-                f"{name}, {gather}",
-                [[int(record["_index"]), float(record["mean"])] for record in found],
-            )
+            found = trainer(**layout).predict(input_fn, gather=gather)
+            rows = [[int(record["_index"]), float(record["mean"])] for record in found]
+            yield f"{name}, {gather}", rows
     mine = jax.process_index() == order.host
     for index, _ in enumerate(trainer().predict(input_fn, gather=True)):
         if index == (4 if mine else 20):  # of 16 records a dispatch: one has made a dispatch more
             break
-    parts = []
-    yield "after", trainer().evaluate(input_fn, on_records=parts.append).records
-    yield (
-        "evaluated",
-        [
-            [int(index), float(mean)]
-            for part in parts
-            for index, mean in zip(part.index, part.predictions["mean"], strict=True)
-        ],
-    )
+    rows = []
+
+    def collect(part):
+        rows.extend(zip(part.index.tolist(), part.predictions["mean"].tolist(), strict=True))
+
+    yield "after", trainer().evaluate(input_fn, on_records=collect).records
+    yield "evaluated", rows
     for index, _ in enumerate(trainer().predict(input_fn, gather=True)):
         if mine and index == 4:
             Path(order.out, "died").write_text(str(time.time()))
@@ -328,13 +277,13 @@ def main():
         place = {"coordinator_address": order.address, "coordinator_bind_address": order.address}
         jax.distributed.initialize(num_processes=order.count, process_id=order.index, **place)
     elif order.count > 1:
-        place = Distributed(
-            coordinator_address=order.address, num_processes=order.count, process_id=order.index
-        )
+        place = {"coordinator_address": order.address, "num_processes": order.count}
+        place = Distributed(**place, process_id=order.index)
         join(place, getattr(order, "host_timeout_seconds", 90))
     report, out = {}, Path(order.out, f"{order.index}.json")
     try:
-        for name, seen in (ELSEWHERE | globals())[order.function](order):
+        function = {each.__name__: each for each in ELSEWHERE} | globals()
+        for name, seen in function[order.function](order):
             report[name] = seen
             out.write_text(json.dumps(report))  # supervision may end this process
     except BaseException as error:

@@ -106,20 +106,10 @@ def compare(recipe: str, raw: Path, directory: Path) -> None:
     options = (f"--tokenizer={tokenizer}", "--sequence-length=128", "--validation-fraction=0.05")
     run("converters.text_to_gcs", f"--raw-data-dir={raw}", f"--output={shards}", *options)
     trigram = trigram_bits_per_byte(shards)
-    seconds = run("trainer", recipe, "--data-dir", shards, "--workdir", workdir, *flags)
+    where = ("--data-dir", shards, "--workdir", workdir)
+    seconds = run("trainer", recipe, *where, *flags)
     result = json.loads((workdir / "eval_result.json").read_text())
-    run(
-        "trainer",
-        recipe,
-        "--data-dir",
-        shards,
-        "--workdir",
-        workdir,
-        "--mode",
-        "sample",
-        "--prompt",
-        "And God ",
-    )
+    run("trainer", recipe, *where, "--mode", "sample", "--prompt", "And God ")
     print(
         f"{recipe}: {result['bits_per_byte']:.3f} bits per byte in {seconds:.0f} CPU seconds; trigrams {trigram:.3f}"
     )

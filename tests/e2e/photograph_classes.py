@@ -50,30 +50,13 @@ def main() -> None:
     begun = time.monotonic()
     classes = write_tiles(args.photos, args.directory / "raw")
     if classes < args.classes:
-        sys.exit(
-            f"{args.photos} has {classes} photographs; {args.classes} are wanted. See --help for their packages."
-        )
+        wanted = f"{args.classes} are wanted. See --help for their packages."
+        sys.exit(f"{args.photos} has {classes} photographs; {wanted}")
     shards, workdir = args.directory / "shards", args.directory / "model"
-    raw = ["--raw-data-dir", args.directory / "raw"]
-    run(
-        "converters.image_folder_to_gcs",
-        *raw,
-        "--gcs-output-path",
-        shards,
-        "--target-shard-bytes",
-        "4MB",
-    )
-    run(
-        "trainer",
-        "images",
-        "--data-dir",
-        shards,
-        "--workdir",
-        workdir,
-        "--max-steps",
-        args.steps,
-        *AUGMENTED,
-    )
+    raw = ("--raw-data-dir", args.directory / "raw", "--gcs-output-path", shards)
+    run("converters.image_folder_to_gcs", *raw, "--target-shard-bytes", "4MB")
+    where = ("--data-dir", shards, "--workdir", workdir)
+    run("trainer", "images", *where, "--max-steps", args.steps, *AUGMENTED)
     result = json.loads((workdir / "eval_result.json").read_text())
     print(f"{classes} photographs, {result['accuracy']:.1%} of {result['records']} held-out tiles are told apart, in "
           f"{time.monotonic() - begun:.0f} s; by chance it would be {1 / classes:.1%}")  # fmt: skip

@@ -28,7 +28,6 @@ ROOT = Path(__file__).parents[2]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 OUR_WHEEL = f"infeed-{VERSION}-py3-none-any.whl"
 BUCKET = "dataflow"
-SECRET = "a-planted-secret-that-must-not-show"
 FLAGS = ["--runner=dataflow", "--project=my-project", "--region=us-central1"]
 # A user's package: its converter is known to the launcher and to the workers by this wheel alone.
 BIRDS = "from converters.imagenet.converter import ImagenetConverter\n\nclass Birds(ImagenetConverter):\n    pass\n"
@@ -70,16 +69,15 @@ def wheel(tmp_path_factory):
     directory = tmp_path_factory.mktemp("birds")
     (directory / "birds.py").write_text(BIRDS)
     path = directory / "birds-1.0-py3-none-any.whl"
+    stated = {
+        "METADATA": "Metadata-Version: 2.1\nName: birds\nVersion: 1.0\n",
+        "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "RECORD": "",
+    }
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("birds.py", BIRDS)
-        file.writestr(
-            "birds-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: birds\nVersion: 1.0\n"
-        )
-        file.writestr(
-            "birds-1.0.dist-info/WHEEL",
-            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        )
-        file.writestr("birds-1.0.dist-info/RECORD", "")
+        for name, text in stated.items():
+            file.writestr(f"birds-1.0.dist-info/{name}", text)
     return path
 
 
@@ -89,26 +87,14 @@ def start(service, place, wheel, fork_server, tmp_path_factory):
 
     @contextlib.contextmanager
     def started(out, *more, key=None):
-        flags = [
-            f"--raw-data-dir={place[0]}",
-            f"--gcs-output-path=gs://{BUCKET}/{out}",
-            "--num-train-shards=3",
-        ]
-        flags += [
-            f"--label-file={place[0]}/synsets.txt",
-            f"--extra_package={wheel}",
-            *FLAGS,
-            *service.flags,
-            *more,
-        ]
+        flags = f"--raw-data-dir={place[0]} --label-file={place[0]}/synsets.txt".split()
+        flags += f"--gcs-output-path=gs://{BUCKET}/{out} --num-train-shards=3".split()
+        flags += [f"--extra_package={wheel}", *FLAGS, *service.flags, *more]
+        path = os.pathsep.join([str(wheel.parent), str(ROOT), os.environ.get("PYTHONPATH", "")])
+        env = os.environ | {"PYTHONPATH": path}
         if key:
             flags.remove("--no_auth")
-        path = os.pathsep.join([str(wheel.parent), str(ROOT), os.environ.get("PYTHONPATH", "")])
-        env = (
-            os.environ
-            | {"PYTHONPATH": path}
-            | ({"GOOGLE_APPLICATION_CREDENTIALS": str(key)} if key else {})
-        )
+            env["GOOGLE_APPLICATION_CREDENTIALS"] = key
         printed = tmp_path_factory.mktemp("printed") / "printed"
         launcher = fork_server.start(["-c", LAUNCHER, *flags], printed, env)
         try:
@@ -119,16 +105,14 @@ def start(service, place, wheel, fork_server, tmp_path_factory):
     return started
 
 
+def counter(number, name="train_records", **context):
+    return {"name": {"name": name, "context": context}, "scalar": number}
+
+
 COUNTERS = [
-    {
-        "name": {"name": "train_records", "context": {"namespace": "infeed", "step": "gather"}},
-        "scalar": 18,
-    },
-    {
-        "name": {"name": "train_records", "context": {"namespace": "infeed", "tentative": "true"}},
-        "scalar": 99,
-    },
-    {"name": {"name": "other", "context": {"namespace": "not ours"}}, "scalar": 7},
+    counter(18, namespace="infeed", step="gather"),
+    counter(99, namespace="infeed", tentative="true"),
+    counter(7, "other", namespace="not ours"),
 ]
 WARNING = {"id": "m1", "time": "2026-01-02T03:04:05Z", "messageImportance": "JOB_MESSAGE_WARNING"}
 
@@ -185,11 +169,8 @@ def test_a_job_has_a_name_labels_and_workers_that_fit_it(story):
     assert re.fullmatch(r"infeed-imagenet2012-\d{8}-\d{6}-[0-9a-f]{8}", story.job["name"])
     run = story.job["labels"].pop("infeed-run")
     assert story.job["name"].endswith(run[:8])
-    assert story.job["labels"] == {
-        "infeed": "conversion",
-        "infeed-dataset": "imagenet2012",
-        "team": "vision",
-    }
+    expected = {"infeed": "conversion", "infeed-dataset": "imagenet2012", "team": "vision"}
+    assert story.job["labels"] == expected
     assert story.job["type"] in ("JOB_TYPE_BATCH", 1)
     assert story.pool["machineType"] == "n2-standard-4"
     assert story.pool["diskSizeGb"] == 30
@@ -220,15 +201,9 @@ def test_the_staged_wheel_holds_our_packages_alone_and_the_users_comes_after_it(
 def test_without_the_wheel_the_workers_find_no_module(tmp_path):
     python = execution.fresh_environment(tmp_path / "venv", [])
     found = "from importlib.util import find_spec; print(*map(bool, map(find_spec, ('apache_beam', 'beam_jobs'))))"
-    ran = subprocess.run(
-        [python, "-I", "-c", found],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert ran.stdout.split() == ["True", "False"]
+    command = [python, "-I", "-c", found]
+    printed = subprocess.check_output(command, cwd=tmp_path, text=True, timeout=60)
+    assert printed.split() == ["True", "False"]
 
 
 def command_of(page, text):
@@ -261,15 +236,13 @@ def test_the_pages_commands_for_imagenet_convert_into_a_bucket_and_are_accepted_
         for name in gcs_server.objects("my-bucket", "imagenet/"):
             gcs_server.delete("my-bucket", name)
         service.order()
-        launcher = fork_server.start(
-            [*remote, *service.flags], tmp_path / "printed", dict(os.environ)
-        )
+        command = [*remote, *service.flags]
+        launcher = fork_server.start(command, tmp_path / "printed", os.environ)
         try:
             job = service.wait_for_job(launcher)  # what a job does, the story tells
             assert job["labels"]["infeed-dataset"] == "imagenet2012"
-            assert job["environment"]["tempStoragePrefix"].startswith(
-                "storage.googleapis.com/my-bucket/"
-            )
+            place = job["environment"]["tempStoragePrefix"]
+            assert place.startswith("storage.googleapis.com/my-bucket/")
             launcher.wait_for("dataflow: pending")
         finally:
             launcher.kill()
@@ -285,23 +258,12 @@ class Detached:
 
 
 @pytest.fixture(scope="module")
-def detached(service, start, tmp_path_factory):
-    key = {
-        "type": "authorized_user",
-        "client_id": "c",
-        "client_secret": SECRET,
-        "refresh_token": SECRET,
-    }
-    path = tmp_path_factory.mktemp("credentials") / "key.json"
-    path.write_text(json.dumps(key))
+def detached(service, start, credentials):
     service.order()
-    with start("detached", "--detach", key=path) as launcher:
+    with start("detached", "--detach", key=credentials.file) as launcher:
         status, _ = launcher.wait(45)
-    return Detached(
-        launcher.printed,
-        status,
-        {method: service.requests(method) for method in ("GET", "POST", "PUT")},
-    )
+    requests = {method: service.requests(method) for method in ("GET", "POST", "PUT")}
+    return Detached(launcher.printed, status, requests)
 
 
 def test_a_detached_command_exits_and_prints_how_to_cancel_the_job(detached):
@@ -315,18 +277,13 @@ def test_a_detached_command_exits_and_prints_how_to_cancel_the_job(detached):
 
 
 def test_credentials_are_used_and_show_in_nothing_that_is_printed_staged_or_submitted(
-    detached, gcs_server, tmp_path
+    detached, gcs_server, credentials, tmp_path
 ):
     (submitted,) = detached.requests["POST"]
     assert submitted["authorization"] == f"Bearer {stand_ins.TOKEN}"
     staged = execution.stage(gcs_server, submitted["body"], tmp_path)
-    for what in (
-        detached.printed,
-        json.dumps(submitted["body"]),
-        *(path.read_bytes() for path in staged.values()),
-    ):
-        for secret in (SECRET, stand_ins.TOKEN):
-            assert (secret.encode() if isinstance(what, bytes) else secret) not in what
+    told = [text.encode() for text in (detached.printed, json.dumps(submitted["body"]))]
+    credentials.assert_not_in(*told, *(path.read_bytes() for path in staged.values()))
 
 
 @pytest.mark.parametrize("flags", [[], ["--cancel-on-interrupt"]], ids=["left", "cancelled"])
@@ -350,9 +307,8 @@ def test_a_template_is_written_with_all_that_its_runs_need_and_nothing_is_submit
     service, start, gcs_server, tmp_path
 ):
     service.order()
-    with start(
-        "templated", f"--template_location=gs://{BUCKET}/templates/birds", "--job_name=birds"
-    ) as launcher:
+    flags = (f"--template_location=gs://{BUCKET}/templates/birds", "--job_name=birds")
+    with start("templated", *flags) as launcher:
         assert launcher.wait(45)[0] == 0, launcher.printed
     run = "gcloud dataflow jobs run NAME --gcs-location=gs://dataflow/templates/birds --project=my-project"
     assert run in launcher.printed

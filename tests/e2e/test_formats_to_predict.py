@@ -27,15 +27,10 @@ def trained(tmp_path):
         write(raw / name)
         with without_beam():
             table_to_gcs.main([f"--raw-data-dir={raw}", f"--output={tmp_path}/shards", *flags])
-        options = [
-            "tabular",
-            f"--data-dir={tmp_path}/shards",
-            f"--workdir={tmp_path}/run",
-            "--widths",
-            "4",
-        ]
-        options += ["--eval-split=train", "--max-steps=2", "--iterations-per-loop=2"]
-        assert trainer_main([*options, "--global-batch-size=4", "--target=y"]) == 0
+        options = f"tabular --data-dir={tmp_path}/shards --workdir={tmp_path}/run --widths 4"
+        options += " --eval-split=train --max-steps=2 --iterations-per-loop=2"
+        options += " --global-batch-size=4 --target=y"
+        assert trainer_main(options.split()) == 0
         return tmp_path / "run"
 
     return train

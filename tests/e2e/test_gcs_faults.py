@@ -23,18 +23,18 @@ FORBIDDEN = r"permission denied, or a quota is used up \(403\)\. The account nee
 NO_CHANGES = r"^DELETE |upload.*ifGenerationMatch=[1-9]"
 
 
+def conversion(raw, out):
+    options = f"--raw-data-dir={raw} --gcs-output-path={out} --label-file={raw}/synsets.txt"
+    return [*options.split(), "--num-train-shards=5"]
+
+
 @pytest.fixture
 def run(bucket, raw, capfd):
     """run("--flag", ...): (exit status, what it says on stderr) of the real command into gs://bucket/out."""
 
     def command(*flags):
-        base = [
-            f"--raw-data-dir={raw}",
-            f"--gcs-output-path={bucket}/out",
-            f"--label-file={raw}/synsets.txt",
-        ]
         try:
-            exit_with(lambda: imagenet_to_gcs.main([*base, "--num-train-shards=5", *flags]))
+            exit_with(lambda: imagenet_to_gcs.main([*conversion(raw, f"{bucket}/out"), *flags]))
             return 0, capfd.readouterr().err
         except SystemExit as ended:
             return ended.code, capfd.readouterr().err
@@ -48,18 +48,9 @@ def golden(photos, tmp_path_factory, shard_digests):
 
     @functools.cache
     def converted(*flags):
-        out, labels = (
-            tmp_path_factory.mktemp("golden") / "out",
-            f"--label-file={photos[0]}/synsets.txt",
-        )
-        local = [
-            f"--raw-data-dir={photos[0]}",
-            f"--gcs-output-path={out}",
-            labels,
-            "--num-train-shards=5",
-        ]
+        out = tmp_path_factory.mktemp("golden") / "out"
         with without_beam():
-            imagenet_to_gcs.main([*local, *flags])
+            imagenet_to_gcs.main([*conversion(photos[0], out), *flags])
         return shard_digests(out)
 
     return converted

@@ -14,11 +14,8 @@ from pipeline.sources.records import fetch, intact
 
 PAYLOADS = [bytes([i]) * 100_000 for i in range(90)]
 FRAMED = [b"".join(map(frame, PAYLOADS[start : start + 30])) for start in (0, 30, 60)]
-TFRECORDS = {
-    "train-0-of-3": gzip.compress(FRAMED[0], 0),
-    "train-1-of-3": FRAMED[1],
-    "train-2-of-3": FRAMED[2],
-}
+TFRECORDS = {f"train-{number}-of-3": data for number, data in enumerate(FRAMED)}
+TFRECORDS["train-0-of-3"] = gzip.compress(FRAMED[0], 0)
 
 
 @pytest.fixture
@@ -49,11 +46,10 @@ def test_records_of_fixed_length_are_read_and_replaced_files_are_other_data(
     assert len(gcs_server.requests("alt=media")) == 3
     assert [records[0], *records.take([29, 3])] == [written[0], written[29], written[3]]
     assert len(gcs_server.requests("alt=media")) == 6
-    prints = [
-        open_dataset(f"{directory}/{names}", format=format).info.fingerprint
-        for names in ("*.bin", "[01].bin")
-    ]
-    assert prints[0] == records.info.fingerprint != prints[1]
+    every, two = (
+        open_dataset(f"{directory}/{names}", format=format) for names in ("*.bin", "[01].bin")
+    )
+    assert every.info.fingerprint == records.info.fingerprint != two.info.fingerprint
     assert open_dataset(f"{directory}/2.bin", format=format).num_records == 10
     write("of/1.bin", b"head" + b"".join(written[:10]))  # the same size, other bytes
     assert open_dataset(directory, format=format).info.fingerprint != records.info.fingerprint
@@ -62,9 +58,8 @@ def test_records_of_fixed_length_are_read_and_replaced_files_are_other_data(
 
 
 def test_workers_read_a_bucket_with_the_same_bits(fixed_length):
-    records = open_dataset(
-        fixed_length[0], format=FixedLength(np.dtype([("x", "u1", (100,))]), header_bytes=4)
-    )
+    format = FixedLength(np.dtype([("x", "u1", (100,))]), header_bytes=4)
+    records = open_dataset(fixed_length[0], format=format)
     options = {"global_batch": 5, "epochs": "span"}
     ours, theirs = (
         taken(train_dataset(records, workers=workers, **options), count=9) for workers in (2, 0)
@@ -73,9 +68,8 @@ def test_workers_read_a_bucket_with_the_same_bits(fixed_length):
 
 
 def numbers(source, count):
-    return [
-        (batch["_index"].tolist(), batch["_crc"].tolist()) for batch in taken(source, count=count)
-    ]
+    batches = taken(source, count=count)
+    return [(batch["_index"].tolist(), batch["_crc"].tolist()) for batch in batches]
 
 
 @pytest.mark.slow

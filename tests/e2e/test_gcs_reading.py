@@ -1,5 +1,6 @@
 """Shards in a bucket: read by ours with few requests, none when cached, and through failures; by TensorFlow's gs://."""
 
+import itertools
 import json
 import threading
 import time
@@ -32,6 +33,14 @@ def numbers(batches):
     return [(batch["_index"].tolist(), batch["_crc"].tolist()) for batch in batches]
 
 
+def read_epochs(source, count=1):
+    """Takes the batches of as many epochs of a training."""
+    batches = source.batches()
+    for _ in range(count * source.steps_per_epoch):
+        next(batches)
+    close(batches)
+
+
 def close(batches):
     """Closes batches and waits for the requests under way: the log would show them after a reset."""
     batches.close()
@@ -51,10 +60,8 @@ def test_a_bucket_gives_the_batches_of_a_disk(shards, digits):
         if directory == shards:
             expected = found
     assert found == expected
-    assert (
-        sum(np.sum(np.array(crcs, np.uint64)) for _, crcs in found[0]) % 2**32
-        == evaluation.info.expected_crc
-    )
+    total = sum(np.sum(np.array(crcs, np.uint64)) for _, crcs in found[0])
+    assert total % 2**32 == evaluation.info.expected_crc
 
 
 def test_opening_takes_a_handful_of_requests_and_an_epoch_one_for_many_records(shards, gcs_server):
@@ -73,18 +80,12 @@ def test_training_requests_each_block_once_and_nothing_it_already_holds(shards, 
     order = {"global_batch": 64, "streams": 8, "block_records": 8, "window_records": 32}
     source = train_dataset(shards, keys=KEYS, read_ahead_bytes=600_000, **order)
     gcs_server.reset()
-    batches = source.batches()
-    for _ in range(source.steps_per_epoch):
-        next(batches)
-    close(batches)
+    read_epochs(source)
     reading = gcs_server.requests("-of-.*alt=media")
     # the files end inside blocks, and it reads ahead of what is taken
     assert len(reading) < 1429 / 8 * 1.5
     gcs_server.reset()
-    batches = train_dataset(shards, keys=KEYS, global_batch=64).batches()  # all of it fits
-    for _ in range(3 * source.steps_per_epoch):
-        next(batches)
-    close(batches)
+    read_epochs(train_dataset(shards, keys=KEYS, global_batch=64), 3)  # all of it fits
     assert len(gcs_server.requests("-of-.*alt=media")) == 15
 
 
@@ -112,13 +113,13 @@ def test_a_cached_training_makes_requests_in_its_first_epoch_only(shards, gcs_se
     plain, batches = (
         train_dataset(shards, cache=cache, **options).batches() for cache in (None, "ram")
     )
-    expected = numbers(next(plain) for _ in range(70))  # three epochs in all
+    expected = numbers(itertools.islice(plain, 70))  # three epochs in all
     plain.close()
     gcs_server.reset()
-    found = numbers(next(batches) for _ in range(35))
+    found = numbers(itertools.islice(batches, 35))
     assert gcs_server.requests("-of-.*alt=media")
     gcs_server.reset()
-    assert found + numbers(next(batches) for _ in range(35)) == expected
+    assert found + numbers(itertools.islice(batches, 35)) == expected
     close(batches)
     assert gcs_server.requests() == []
 
@@ -131,10 +132,7 @@ def test_describe_states_the_requests_and_bytes_that_training_takes(
     planned = describe.planned_requests(records)
     source = train_dataset(shards, keys=KEYS, global_batch=64)
     gcs_server.reset()
-    batches = source.batches()
-    for _ in range(source.steps_per_epoch):
-        next(batches)
-    close(batches)
+    read_epochs(source)
     made = gcs_server.requests("-of-.*alt=media")
     assert round(planned.requests * source.steps_per_epoch) == len(made) == 15
     read = sum(request.response_bytes for request in made)
@@ -144,16 +142,12 @@ def test_describe_states_the_requests_and_bytes_that_training_takes(
 
 def test_every_record_is_read_once_while_requests_fail(shards, gcs_server, monkeypatch):
     monkeypatch.setattr(gcs_calls, "WAIT_SECONDS", (0.02, 0.1))
-    expected = numbers(
-        eval_dataset(shards, global_batch=16, keys=KEYS, read_ahead_bytes=1).batches()
-    )
+    options = {"global_batch": 16, "keys": KEYS, "read_ahead_bytes": 1}
+    expected = numbers(eval_dataset(shards, **options).batches())
     for seed, fault in enumerate([Status(503), Status(429), Reset(), Short()]):
         gcs_server.fail_share("GET.*alt=media", fault, 0.03, seed=seed)
     gcs_server.fail("GET.*-of-.*alt=media", Short())
-    assert (
-        numbers(eval_dataset(shards, global_batch=16, keys=KEYS, read_ahead_bytes=1).batches())
-        == expected
-    )
+    assert numbers(eval_dataset(shards, **options).batches()) == expected
     assert [request for request in gcs_server.requests() if request.fault]
 
 
@@ -200,9 +194,8 @@ def test_a_record_that_changes_after_the_opening_is_named(shards, bucket, gcs_se
     shard = bytearray(gcs_server.read(name, "data/validation-00002-of-00004"))
     shard[len(shard) // 2] ^= 1
     gcs_server.write(name, "data/validation-00002-of-00004", bytes(shard))
-    with pytest.raises(
-        CorruptRecordError, match=r"gs://\S+/validation-00002-of-00004, record \d+ at byte \d+"
-    ):
+    place = r"gs://\S+/validation-00002-of-00004, record \d+ at byte \d+"
+    with pytest.raises(CorruptRecordError, match=place):
         list(evaluation.batches())
 
 

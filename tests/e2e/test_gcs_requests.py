@@ -20,11 +20,8 @@ def flags(bucket, gcs_server, raw_folders, tmp_path):
     """Folders of raw images in the bucket, to be converted into shards beside them."""
     raw = type(raw_folders)(tmp_path / "raw", train=(1,) * CLASSES).write_folders()
     for file in raw.directory.rglob("*.*"):
-        gcs_server.write(
-            bucket.removeprefix("gs://"),
-            f"raw/{file.relative_to(raw.directory)}",
-            file.read_bytes(),
-        )
+        name = f"raw/{file.relative_to(raw.directory)}"
+        gcs_server.write(bucket.removeprefix("gs://"), name, file.read_bytes())
     base = [f"--raw-data-dir={bucket}/raw", f"--gcs-output-path={bucket}/out", "--splits=train"]
     return [*base, f"--label-file={bucket}/raw/synsets.txt", f"--num-train-shards={SHARDS}"]
 
@@ -39,29 +36,18 @@ def seconds_with_stalls(gcs_server, flags, pattern):
 
 
 def test_no_command_asks_for_one_shard_or_folder_after_the_other(flags, gcs_server):
-    waits = {
-        "class folders of a dry run": (CLASS_LISTING, [*flags, "--dry-run"], CLASSES),
+    again, requests = [*flags, "--overwrite", "--seed=1"], {}
+    for what, pattern, command, expected in (
+        ("class folders of a dry run", CLASS_LISTING, [*flags, "--dry-run"], CLASSES),
         # and one of them again, to estimate the work
-        "class folders": (CLASS_LISTING, flags, CLASSES + 1),
-        "receipts of a finished conversion, at its begin and in its commit": (
-            RECEIPT,
-            flags,
-            2 * SHARDS,
-        ),
-        "receipts and shards to remove": (
-            "DELETE .*train-",
-            [*flags, "--overwrite", "--seed=1"],
-            2 * SHARDS,
-        ),
-    }
-    requests = {}
-    for what, (pattern, command, expected) in waits.items():
+        ("class folders", CLASS_LISTING, flags, CLASSES + 1),
+        # at its begin and in its commit
+        ("receipts of a finished conversion", RECEIPT, flags, 2 * SHARDS),
+        ("receipts and shards to remove", "DELETE .*train-", again, 2 * SHARDS),
+    ):
         seconds, count = seconds_with_stalls(gcs_server, command, pattern)
         assert count == expected, what
         assert seconds < 0.75 * STALL_SECONDS * count, what
         requests[what] = len(gcs_server.requests())
     # What is finished is proven by listings and receipts, and by no request for any shard.
-    assert (
-        requests["receipts of a finished conversion, at its begin and in its commit"]
-        < CLASSES + 2 * SHARDS + 50
-    )
+    assert requests["receipts of a finished conversion"] < CLASSES + 2 * SHARDS + 50

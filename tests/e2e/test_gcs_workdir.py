@@ -50,14 +50,9 @@ class Command:
 @pytest.fixture(scope="module")
 def start_command(gcs_server, fork_server, tmp_path_factory):
     """start_command(workdir, flag, ...) -> Command; killed at the end if it still runs."""
-    clean = {
-        name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")
-    }
-    env = (
-        clean
-        | gcs_server.env
-        | {"PYTHONPATH": f"{HERE.parents[1]}{os.pathsep}{HERE}", "JAX_PLATFORMS": "cpu"}
-    )
+    env = {name: each for name, each in os.environ.items() if not name.lower().endswith("_proxy")}
+    env |= gcs_server.env
+    env |= {"PYTHONPATH": f"{HERE.parents[1]}{os.pathsep}{HERE}", "JAX_PLATFORMS": "cpu"}
     started = []
 
     def start(workdir, *flags, program=("-m", "line_worker")):
@@ -130,18 +125,10 @@ def test_two_processes_share_a_work_directory_in_a_bucket_and_begin_with_the_arr
     gcs_server, start_command, free_port, journey, downloaded
 ):
     gcs_server.make_bucket("two-hosts")
-    together = [
-        f"--coordinator-address=127.0.0.1:{free_port}",
-        "--num-processes=2",
-        "--host-timeout-seconds=60",
-    ]
+    together = f"--coordinator-address=127.0.0.1:{free_port} --num-processes=2".split()
     # The arrays of a checkpoint of ours are one of Orbax.
-    start = [
-        "--init-from=gs://workdir/model/checkpoints/40/state",
-        "--init-rename",
-        "variables/params/*=*",
-    ]
-    together += [*start, "--no-init-strict"]
+    start = "--init-from=gs://workdir/model/checkpoints/40/state --init-rename variables/params/*=*"
+    together += ["--host-timeout-seconds=60", *start.split(), "--no-init-strict"]
     commands = [
         start_command("gs://two-hosts/model", *together, f"--process-id={i}") for i in range(2)
     ]

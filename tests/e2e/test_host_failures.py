@@ -3,6 +3,7 @@
 import shutil
 
 import pytest
+from stages import without_beam
 
 from converters import imagenet_to_gcs
 from pipeline.shards.manifest import read_manifest
@@ -40,19 +41,13 @@ def copies(digits, tmp_path):
 def disagreed(run_hosts, digits, tmp_path_factory):
     """([Ended of each process], another directory of data that one of them had)"""
     other = str(tmp_path_factory.mktemp("other") / "data")
-    flags = [
-        f"--raw-data-dir={digits[0]}",
-        f"--label-file={digits[0]}/synsets.txt",
-        "--target-shard-bytes=300KB",
-    ]
-    imagenet_to_gcs.main([*flags, f"--gcs-output-path={other}"])
+    flags = f"--raw-data-dir={digits[0]} --label-file={digits[0]}/synsets.txt"
+    flags += f" --gcs-output-path={other} --target-shard-bytes=300KB"
+    with without_beam():
+        imagenet_to_gcs.main(flags.split())
     # As under a launcher that has initialized jax.distributed.
-    order = {
-        "launched": True,
-        "host_timeout_seconds": BOUND,
-        "data_dir": str(digits[1]),
-        "wrong_dir": other,
-    }
+    order = {"launched": True, "host_timeout_seconds": BOUND}
+    order |= {"data_dir": str(digits[1]), "wrong_dir": other}
     ended = run_hosts("disagreements", 2, host=1, timeout_seconds=150, **order)
     for process in ended:
         assert process.code == 0, process.printed
@@ -71,12 +66,9 @@ def test_hosts_that_do_not_agree_are_told_what_differs_and_may_go_on(disagreed, 
     }
     for process in ended:
         for name, text in expected.items():
-            assert process.report[name].startswith(
-                f"DisagreementError: the hosts do not agree: {text}"
-            )
-            assert process.report[name].endswith(
-                "Start the same command on every host, on the same data."
-            )
+            error = process.report[name]
+            assert error.startswith(f"DisagreementError: the hosts do not agree: {text}")
+            assert error.endswith("Start the same command on every host, on the same data.")
         before, after = process.printed.split("now all agree")
         assert COLLECTIVE not in before
         assert COLLECTIVE in after
@@ -86,22 +78,16 @@ def test_hosts_that_do_not_agree_are_told_what_differs_and_may_go_on(disagreed, 
 def test_training_until_the_input_ends_ends_everywhere_with_the_shortest_input(disagreed):
     for process in disagreed[0]:
         assert process.report["uneven"] == process.report["straight"]
-    longer = disagreed[0][0].printed
-    assert (
-        "the input of another host ended at step 12: this host's later batches are left out"
-        in longer
-    )
+    ended = "the input of another host ended at step 12: this host's later batches are left out"
+    assert ended in disagreed[0][0].printed
 
 
 def test_padding_on_one_host_that_changes_the_metrics_is_an_error_on_all(disagreed):
     for process in disagreed[0]:
-        assert (
-            "check_padding is False on host 0 and True on host 1. Start the same"
-            in process.report["one"]
-        )
-        assert process.report["all"].startswith(
-            "EvaluationError: check_padding: with the largest values in place of"
-        )
+        one = "check_padding is False on host 0 and True on host 1. Start the same"
+        assert one in process.report["one"]
+        every = "EvaluationError: check_padding: with the largest values in place of"
+        assert process.report["all"].startswith(every)
 
 
 def test_a_wrong_index_on_one_host_is_an_error_on_all_before_any_collective(broken, copies):
@@ -124,12 +110,10 @@ def test_a_flag_that_is_wrong_on_one_host_ends_the_command_on_all_with_one_line(
     run_commands, digits, tmp_path
 ):
     common = [f"--data-dir={digits[1]}", f"--workdir={tmp_path / 'model'}"]
-    first, second = run_commands(
-        [[*common, "--global-batch-size=64"], [*common, "--global-batch-size=63"]]
-    )
-    refused = (
-        "global_batch=63 is not divisible by 2 devices (2 hosts x 1). Nearest that are: 62, 64."
-    )
+    sizes = [[*common, f"--global-batch-size={size}"] for size in (64, 63)]
+    first, second = run_commands(sizes)
+    nearest = "Nearest that are: 62, 64."
+    refused = f"global_batch=63 is not divisible by 2 devices (2 hosts x 1). {nearest}"
     assert second.code == 2
     assert first.code in (2, 3)  # 3 where the import of TensorFlow took longer than it may
     assert second.printed.endswith(f"error: {refused}\n")

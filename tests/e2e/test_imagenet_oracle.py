@@ -30,11 +30,8 @@ def raw(raw_imagenet):
 
 def rows(dataset, image, label, name):
     """{(file name, label, image bytes)} of parsed examples."""
-    keys = {
-        key: tf.io.FixedLenFeature([], dtype)
-        for key, dtype in ((image, tf.string), (label, tf.int64))
-    }
-    keys[name] = tf.io.FixedLenFeature([], tf.string)
+    keys = {key: tf.io.FixedLenFeature([], tf.string) for key in (image, name)}
+    keys[label] = tf.io.FixedLenFeature([], tf.int64)
     parsed = [tf.io.parse_example(record, keys) for record in dataset]
     return sorted((r[name].numpy(), int(r[label]), r[image].numpy()) for r in parsed)
 
@@ -43,46 +40,40 @@ def of_files(pattern, *keys):
     return rows(tf.data.TFRecordDataset(sorted(tf.io.gfile.glob(pattern))), *keys)
 
 
+def loaded_from(directory, split):
+    """[(file name, label, pixels)] as TFDS loads them."""
+    rows = tfds.load("imagenet2012", split=split, data_dir=directory, download=False)
+    rows = [(row["file_name"], int(row["label"]), row["image"]) for row in tfds.as_numpy(rows)]
+    return sorted((name, label, image.tobytes()) for name, label, image in rows)
+
+
 @pytest.mark.slow
 def test_tfds_makes_the_same_records_of_the_same_tars_and_loads_ours(raw, tmp_path):
     oracle = tfds.builder("imagenet2012", data_dir=str(tmp_path / "tfds"))
     config = tfds.download.DownloadConfig(manual_dir=raw.directory)
     oracle.download_and_prepare(download_config=config)
     flags = [f"--raw-data-dir={raw.directory}"]
-    imagenet_to_gcs.main(
-        [*flags, f"--gcs-output-path={tmp_path}/ours", "--schema=tfds", "--num-train-shards=3"]
-    )
+    ours = [f"--gcs-output-path={tmp_path}/ours", "--schema=tfds", "--num-train-shards=3"]
+    imagenet_to_gcs.main([*flags, *ours])
     imagenet_to_gcs.main([*flags, f"--gcs-output-path={tmp_path}/tpu"])
     for split in SPLITS:
         keys = ("image", "label", "file_name")
         theirs = of_files(f"{oracle.data_dir}/imagenet2012-{split}*", *keys)
-        assert theirs == of_files(
-            f"{tmp_path}/ours/imagenet2012/5.1.0/imagenet2012-{split}*", *keys
-        )
-        tpu = of_files(
-            f"{tmp_path}/tpu/{split}-*", "image/encoded", "image/class/label", "image/filename"
-        )
+        own = f"{tmp_path}/ours/imagenet2012/5.1.0/imagenet2012-{split}*"
+        assert theirs == of_files(own, *keys)
+        keys = ("image/encoded", "image/class/label", "image/filename")
+        tpu = of_files(f"{tmp_path}/tpu/{split}-*", *keys)
         assert theirs == [(name, label - 1, image) for name, label, image in tpu]
-        loaded = {
-            data_dir.name: sorted(
-                (row["file_name"], int(row["label"]), row["image"].tobytes())
-                for row in tfds.as_numpy(
-                    tfds.load("imagenet2012", split=split, data_dir=data_dir, download=False)
-                )
-            )
-            for data_dir in (tmp_path / "ours", tmp_path / "tfds")
-        }
-        assert loaded["ours"] == loaded["tfds"]
-        assert len(theirs) == len(loaded["ours"]) == {"train": 18, "validation": 4}[split]
+        loaded = [loaded_from(tmp_path / name, split) for name in ("ours", "tfds")]
+        assert loaded[0] == loaded[1]
+        assert len(theirs) == len(loaded[0]) == {"train": 18, "validation": 4}[split]
 
 
 def test_the_words_of_the_classes_are_in_the_records(raw, tmp_path):
-    imagenet_to_gcs.main(
-        [f"--raw-data-dir={raw.directory}", f"--gcs-output-path={tmp_path}/words", "--splits=train"]
-    )
-    found = of_files(
-        f"{tmp_path}/words/train-*", "image/class/text", "image/class/label", "image/class/synset"
-    )
+    flags = f"--raw-data-dir={raw.directory} --gcs-output-path={tmp_path}/words --splits=train"
+    imagenet_to_gcs.main(flags.split())
+    keys = ("image/class/text", "image/class/label", "image/class/synset")
+    found = of_files(f"{tmp_path}/words/train-*", *keys)
     words = {(synset, text) for synset, _, text in found}
     assert words == {
         (b"n01440764", b"tench, Tinca tinca"),

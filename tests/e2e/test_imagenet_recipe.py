@@ -17,18 +17,7 @@ from trainer.recipes import imagenet_resnet50, images
 
 pytestmark = pytest.mark.slow
 
-SMALL = (
-    "--size",
-    "16",
-    "--global-batch-size",
-    "4",
-    "--eval-batch-size",
-    "4",
-    "--bn-span",
-    "2",
-    "--max-steps",
-    "2",
-)
+SMALL = "--size 16 --global-batch-size 4 --eval-batch-size 4 --bn-span 2 --max-steps 2"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -51,9 +40,8 @@ def imagenet(tmp_path_factory):
 def trained(imagenet, tmp_path_factory):
     """The config of a training for two steps with the settings of tpu, which has been evaluated."""
     workdir = str(tmp_path_factory.mktemp("trained"))
-    schedule = ("--warmup", "1", "--decay-at", "2")
-    flags = ["--data-dir", str(imagenet), "--workdir", workdir, *SMALL, *schedule]
-    config: Any = parsed(imagenet_resnet50.TpuConfig, flags, "train")[0]
+    flags = f"--data-dir {imagenet} --workdir {workdir} {SMALL} --warmup 1 --decay-at 2"
+    config: Any = parsed(imagenet_resnet50.TpuConfig, flags.split(), "train")[0]
     config.check()
     run(config)
     return config
@@ -73,26 +61,10 @@ def test_evaluation_crops_the_central_seven_eighths_and_resizes(trained):
 def test_the_images_recipe_fine_tunes_the_model_with_a_new_head(
     trained, imagenet, tmp_path, caplog
 ):
-    start = (
-        "--model",
-        "resnet50",
-        "--init-from",
-        trained.trainer.workdir,
-        "--init-exclude",
-        "head/*",
-    )
-    flags = [
-        "--data-dir",
-        str(imagenet),
-        "--workdir",
-        str(tmp_path),
-        "--num-classes",
-        "1200",
-        *SMALL,
-        *start,
-    ]
+    flags = f"--data-dir {imagenet} --workdir {tmp_path} --num-classes 1200 {SMALL}"
+    flags += f" --model resnet50 --init-from {trained.trainer.workdir} --init-exclude head/*"
     with caplog.at_level("INFO", "trainer"):
-        run(parsed(images.Config, flags, "train")[0])
+        run(parsed(images.Config, flags.split(), "train")[0])
     assert "head/kernel" in caplog.text
     result = json.loads((tmp_path / "eval_result.json").read_text())
     assert (result["records"], result["proven"]) == (5, True)

@@ -32,9 +32,8 @@ def config_of(digits, workdir, workers):
         workdir=str(workdir), global_batch_size=16, eval_batch_size=100, max_steps=6, iterations_per_loop=2,
         checkpoint_every_steps=2, keep_max=9, input_workers=workers, read_ahead_bytes=1,
     )  # fmt: skip
-    return Config(
-        data_dir=str(digits[1]), size=16, widths=(4, 8), augmentation="trivial", trainer=settings
-    )
+    narrow = {"size": 16, "widths": (4, 8), "augmentation": "trivial"}
+    return Config(data_dir=str(digits[1]), trainer=settings, **narrow)
 
 
 @pytest.fixture
@@ -86,9 +85,8 @@ def test_training_evaluation_and_predictions_do_not_depend_on_workers(
         run(replace(config_of(digits, tmp_path, workers), mode=mode))
     assert_same(tmp_path, alone)
     assert bool(taken_over) == (workers == "auto")
-    assert (tmp_path / "predictions.jsonl").read_bytes() == (
-        alone / "predictions.jsonl"
-    ).read_bytes()
+    made, expected = (workdir / "predictions.jsonl" for workdir in (tmp_path, alone))
+    assert made.read_bytes() == expected.read_bytes()
 
 
 @pytest.mark.slow
@@ -106,9 +104,7 @@ def test_a_run_that_began_without_workers_goes_on_with_them_to_the_same_bits(
 def workers_of(process):
     """The worker processes of a process, in the order of their start."""
     children = psutil.Process(process.pid).children()
-    return [
-        child.pid for child in children if "pipeline.inputs.worker" in " ".join(child.cmdline())
-    ]
+    return [each.pid for each in children if "pipeline.inputs.worker" in " ".join(each.cmdline())]
 
 
 def end_within(seconds, pids):
@@ -122,15 +118,12 @@ def end_within(seconds, pids):
 @pytest.fixture
 def started(digits, fork_server, tmp_path):
     """(a process that trains with two workers for long, the pids of its workers)."""
-    command = [
-        "-m", "trainer", "images", f"--data-dir={digits[1]}", f"--workdir={tmp_path}/run", "--size=16",
-        "--widths", "4", "8", "--augmentation=trivial", "--global-batch-size=16", "--input-workers=2",
-        "--max-steps=6000000", "--checkpoint-every-steps=200", "--iterations-per-loop=2", "--stall-seconds=5",
-    ]  # fmt: skip
-    process = fork_server.start(command, tmp_path / "printed")
-    while (
-        not (workers := workers_of(process)) or not (tmp_path / "run/train/metrics.jsonl").exists()
-    ):
+    command = f"-m trainer images --data-dir={digits[1]} --workdir={tmp_path}/run --size=16"
+    command += " --widths 4 8 --augmentation=trivial --global-batch-size=16 --input-workers=2"
+    command += " --max-steps=6000000 --checkpoint-every-steps=200 --iterations-per-loop=2"
+    process = fork_server.start([*command.split(), "--stall-seconds=5"], tmp_path / "printed")
+    begun = tmp_path / "run/train/metrics.jsonl"
+    while not (workers := workers_of(process)) or not begun.exists():
         assert process.poll() is None, process.printed
         time.sleep(0.05)
     yield process, workers
@@ -170,16 +163,14 @@ def test_the_command_of_a_run_that_lost_a_worker_ends_with_the_same_bits(
     while not (workers := workers_of(process)) and process.poll() is None:
         time.sleep(0.01)
     os.kill(workers[0], signal.SIGKILL)
-    assert process.wait(90)[0] == 0 or re.search(r"worker \d of 2 \(process", process.printed), (
-        process.printed
-    )
+    if process.wait(90)[0]:
+        assert re.search(r"worker \d of 2 \(process", process.printed), process.printed
     assert end_within(10, workers)
     run_apart(config)
     assert_same(workdir, tmp_path / "apart")
     if mode == "predict":
-        assert (workdir / "predictions.jsonl").read_bytes() == (
-            tmp_path / "apart/predictions.jsonl"
-        ).read_bytes()
+        made, expected = (each / "predictions.jsonl" for each in (workdir, tmp_path / "apart"))
+        assert made.read_bytes() == expected.read_bytes()
 
 
 @pytest.mark.slow

@@ -44,22 +44,9 @@ def linked():
 
 
 def start(name, index, out):
-    told = {
-        "how": "",
-        "where": "",
-        "host": -1,
-        "at": 0,
-        "k": 1,
-        "slow": 0.5,
-        "xla_flags": os.environ["XLA_FLAGS"],
-    }
-    told |= {
-        "function": "situation",
-        "count": 2,
-        "devices": 1,
-        "index": index,
-        "address": "10.213.0.1:29871",
-    }
+    told = {"how": "", "where": "", "host": -1, "at": 0, "k": 1, "slow": 0.5}
+    told |= {"function": "situation", "count": 2, "devices": 1, "index": index}
+    told |= {"address": "10.213.0.1:29871", "xla_flags": os.environ["XLA_FLAGS"]}
     told |= {"out": str(out), "workdir": str(out / "workdir"), "host_timeout_seconds": TIMEOUT}
     with (out / f"{index}.txt").open("wb") as printed:
         command = ["ip", "netns", "exec", name, sys.executable, str(WORKER), json.dumps(told)]

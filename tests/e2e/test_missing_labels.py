@@ -1,13 +1,13 @@
 """Recipes on data with missing labels: a table by command, and images of which some records lack one."""
 
 import csv
-import io
 import json
 import re
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from pictures import encoded
 from PIL import Image
 from stages import without_beam
 
@@ -46,14 +46,9 @@ def commanded(shards, tmp_path, capfd):
     """commanded(flag, ...): the exit code of the command, and what it prints."""
 
     def run(*flags):
-        options = [
-            "tabular",
-            f"--data-dir={shards}",
-            f"--workdir={tmp_path}",
-            "--columns=area",
-            "--target=city",
-        ]
-        code = main([*options, "--max-steps=200", "--iterations-per-loop=20", *flags])
+        options = f"tabular --data-dir={shards} --workdir={tmp_path} --columns=area --target=city"
+        options += " --max-steps=200 --iterations-per-loop=20"
+        code = main([*options.split(), *flags])
         return code, " ".join("".join(capfd.readouterr()).split())
 
     return run
@@ -66,12 +61,8 @@ def test_a_table_with_missing_classes_is_learned_evaluated_and_predicted(
     code, printed = commanded()
     assert code == 0, printed
     result = json.loads((tmp_path / "eval_result.json").read_bytes())
-    assert (result["records"], result["labelled"], result["num_records"], result["proven"]) == (
-        80,
-        60,
-        80,
-        True,
-    )
+    counted = [result[name] for name in ("records", "labelled", "num_records", "proven")]
+    assert counted == [80, 60, 80, True]
     assert result["accuracy"] > 0.9
     assert f"accuracy {result['accuracy']:.2%}, loss" in printed
     assert "over 60 labelled of 80 records of" in printed
@@ -103,21 +94,15 @@ class Pictures(images.Config):
     labels: tuple[int, ...] = (0, 1)
 
     def tiny_records(self, split):
-        features = {
-            "image/encoded": Feature("bytes", content="image", channels=3),
-            LABEL: Feature("int64"),
-        }
-        schema, names = Schema("tiny", features), Labels(LABEL, 0, ("dark", "light"))
-        return ExampleRecords(
-            f"pictures of {split}", schema, map(self._example, range(RECORDS)), names
-        )
+        image = Feature("bytes", content="image", channels=3)
+        schema = Schema("tiny", {"image/encoded": image, LABEL: Feature("int64")})
+        examples = map(self._example, range(RECORDS))
+        names = Labels(LABEL, 0, ("dark", "light"))
+        return ExampleRecords(f"pictures of {split}", schema, examples, names)
 
     def _example(self, number):
-        buffer = io.BytesIO()
-        Image.fromarray(np.full((16, 16, 3), 40 + 150 * (number % 2), np.uint8)).save(
-            buffer, "jpeg"
-        )
-        return {"image/encoded": buffer.getvalue(), LABEL: self.labels[number % len(self.labels)]}
+        grey = Image.fromarray(np.full((16, 16, 3), 40 + 150 * (number % 2), np.uint8))
+        return {"image/encoded": encoded(grey), LABEL: self.labels[number % len(self.labels)]}
 
 
 @pytest.fixture
@@ -126,9 +111,8 @@ def pictures(tmp_path):
         trainer = TrainerConfig(
             workdir=str(tmp_path / "run"), global_batch_size=16, eval_batch_size=16, max_steps=20
         )
-        return Pictures(
-            tiny=True, size=8, widths=(4,), augmentation="none", trainer=trainer, **fields
-        )
+        narrow = {"tiny": True, "size": 8, "widths": (4,), "augmentation": "none"}
+        return Pictures(trainer=trainer, **narrow, **fields)
 
     return made
 
@@ -136,17 +120,12 @@ def pictures(tmp_path):
 def test_images_without_a_label_have_no_part_in_metrics_nor_in_the_page(pictures, tmp_path, capsys):
     run(pictures(labels=(0, 1, -1, -1), label_smoothing=0.1, report=str(tmp_path / "page.html")))
     result = json.loads((tmp_path / "run" / "eval_result.json").read_text())
-    assert (result["records"], result["labelled"], result["proven"], result["accuracy"]) == (
-        40,
-        20,
-        True,
-        1.0,
-    )
+    counted = [result[name] for name in ("records", "labelled", "proven", "accuracy")]
+    assert counted == [40, 20, True, 1.0]
     assert "accuracy 100.00%" in capsys.readouterr().out
     page = (tmp_path / "page.html").read_text()
-    assert (
-        "<strong>40 of 40</strong><span>records counted; 20 have a label</span><span>proven" in page
-    )
+    counted = "<strong>40 of 40</strong><span>records counted; 20 have a label</span><span>proven"
+    assert counted in page
     assert page.count("<img ") == 20
     of_classes = page[page.index("Confusion matrix") : page.index("All metrics")]
     assert "-1" not in re.sub("<[^>]*>", "", of_classes)

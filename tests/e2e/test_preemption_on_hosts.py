@@ -33,13 +33,8 @@ def preempted(start_hosts, work):
     for row in [*ROWS, None]:
         following = None
         if row:
-            order = {
-                "where": row[0],
-                "k": row[1],
-                "host": HOST[row[0]],
-                "workdir": workdir_of(work, row),
-            }
-            order["number"] = number_of(row)
+            order = {"where": row[0], "k": row[1], "host": HOST[row[0]], "number": number_of(row)}
+            order["workdir"] = workdir_of(work, row)
             if order["number"] == signal.SIGINT:  # as a terminal sends it
                 order["host"] = "all"
             following = start_hosts("preempted", 2, 2, host_timeout_seconds=30, **order)

@@ -20,12 +20,8 @@ from trainer.trainer import Trainer
 @pytest.fixture(scope="module")
 def trained(digits, tmp_path_factory):
     """(trainer, eval input_fn) after two steps: what is evaluated does not matter here, only what is counted."""
-    settings = TrainerConfig(
-        workdir=str(tmp_path_factory.mktemp("model")),
-        global_batch_size=16,
-        eval_batch_size=100,
-        max_steps=2,
-    )
+    sizes = {"global_batch_size": 16, "eval_batch_size": 100, "max_steps": 2}
+    settings = TrainerConfig(workdir=str(tmp_path_factory.mktemp("model")), **sizes)
     recipe = Digits(data_dir=str(digits[1]), trainer=settings)
     trainer = Trainer(recipe.task(), settings, devices=jax.devices()[:1])
     trainer.train(recipe.train_input)

@@ -25,9 +25,8 @@ LARGE = [2**24 + 1, 2**25 + 3, -(2**24) - 3, 2**31 - 1, -(2**31)]
 def drawn(rows, seed, first_rooms=()):
     """Rows of a table without gaps: the kind depends on all columns."""
     rng = np.random.default_rng(seed)
-    for number, rooms in enumerate(
-        [*first_rooms, *rng.integers(1, 9, rows - len(first_rooms)).tolist()]
-    ):
+    others = rng.integers(1, 9, rows - len(first_rooms)).tolist()
+    for number, rooms in enumerate([*first_rooms, *others]):
         area, garden = round(float(rng.normal()), 3), ["false", "true"][rng.integers(2)]
         score = rooms / 4 + area + (garden == "true") + number % 2
         yield [rooms, area, [101, 205][number % 2], garden, "big" if score > 2 else "low"]
@@ -41,29 +40,23 @@ def run(tmp_path_factory):
     for name, *options in (("train.csv", 256, 0), ("validation.csv", 40, 1, LARGE)):
         with (directory / "raw" / name).open("w") as file:
             csv.writer(file).writerows([HEADER, *drawn(*options)])
-    with without_beam():
-        options = [
-            f"--raw-data-dir={directory}/raw",
-            f"--output={directory}/shards",
-            "--columns=code=category",
-        ]
-        table_to_gcs.main(options)
-    options = [
-        "tabular",
-        f"--data-dir={directory}/shards",
-        f"--workdir={directory}/run",
-        "--target=kind",
-    ]
-    options += [
-        "--widths",
-        "16",
-        "--max-steps=60",
-        "--iterations-per-loop=30",
-        "--eval-batch-size=8",
-    ]
+    convert(directory / "raw", directory / "shards")
+    options = command(directory, directory / "shards", "--max-steps=60", "--iterations-per-loop=30")
     assert trainer_main(options) == 0
     assert trainer_main([*options, "--mode=predict"]) == 0
     return directory
+
+
+def convert(raw, shards):
+    with without_beam():
+        table_to_gcs.main(
+            [f"--raw-data-dir={raw}", f"--output={shards}", "--columns=code=category"]
+        )
+
+
+def command(directory, shards, *more):
+    options = f"tabular --data-dir={shards} --workdir={directory}/run --target=kind --widths 16"
+    return [*options.split(), "--eval-batch-size=8", *more]
 
 
 @pytest.fixture(scope="module")
@@ -73,14 +66,12 @@ def expected(run):
         table = list(csv.DictReader(file))
     numbers = {name: np.array([float(row[name]) for row in table]) for name in ("rooms", "area")}
     classes = {name: sorted({row[name] for row in table}) for name in ("code", "garden")}
-    weights = {
-        name: np.asarray(get_variable_value(run / "run", name))
-        for name in get_variable_names(run / "run")
-    }
+    names = get_variable_names(run / "run")
+    weights = {name: np.float64(get_variable_value(run / "run", name)) for name in names}
 
     def part(*words):
         (name,) = [name for name in weights if all(word in name for word in words)]
-        return np.float64(weights[name])
+        return weights[name]
 
     def probabilities(rooms, area, *cells):
         parts = []
@@ -90,10 +81,8 @@ def expected(run):
         for name, cell in zip(classes, cells, strict=True):
             number = classes[name].index(cell) if cell in classes[name] else -1
             parts.append(part("embeddings", name)[number + 1])
-        hidden = np.maximum(
-            np.concatenate(parts) @ part("layers", "kernel") + part("layers", "bias"), 0
-        )
-        outputs = hidden @ part("head", "kernel") + part("head", "bias")
+        sums = np.concatenate(parts) @ part("layers", "kernel") + part("layers", "bias")
+        outputs = np.maximum(sums, 0) @ part("head", "kernel") + part("head", "bias")
         exponentials = np.exp(outputs - outputs.max())
         return exponentials / exponentials.sum()
 
@@ -106,9 +95,8 @@ def predicted(run, monkeypatch, capsys, tmp_path):
 
     def predict(name, content, status=0):
         (tmp_path / name).write_bytes(content)
-        found, out, err = run_infeed(
-            monkeypatch, capsys, "predict", str(run / "run"), str(tmp_path / name), "--json"
-        )
+        command = ("predict", str(run / "run"), str(tmp_path / name), "--json")
+        found, out, err = run_infeed(monkeypatch, capsys, *command)
         assert found == status, err
         return [json.loads(line) for line in out.splitlines()], err
 
@@ -162,12 +150,8 @@ def test_cells_of_parquet_mean_what_they_mean_in_the_conversion(predicted, expec
     )  # fmt: skip
     lines, _ = predicted("new.parquet", content)
     assert_are(lines, [FIRST, SECOND, THIRD], expected)
-    content = as_parquet(
-        rooms=pa.array([3, None], pa.int8()),
-        area=[0.5, None],
-        code=[101, None],
-        garden=["true", ""],
-    )
+    others = {"area": [0.5, None], "code": [101, None], "garden": ["true", ""]}
+    content = as_parquet(rooms=pa.array([3, None], pa.int8()), **others)
     lines, _ = predicted("integers.parquet", content)
     assert_are(lines, [FIRST, THIRD], expected)
 
@@ -189,56 +173,38 @@ def test_classes_never_seen_are_missing_and_counted(predicted, expected):
 
 
 def test_what_is_no_number_is_an_error_of_its_row(predicted, expected, tmp_path):
-    rows = [
-        HEADER[:4],
-        ("inf", 0.5, 101, "true"),
-        (3, "inf", 101, "true"),
-        (3, 0.5, 101, "true"),
-        (3, "x", 101, ""),
-    ]
-    lines, err = predicted("new.csv", as_csv(rows), status=1)
+    wrong = [("inf", 0.5, 101, "true"), (3, "inf", 101, "true"), (3, "x", 101, "")]
+    content = as_csv([HEADER[:4], *wrong, (3, 0.5, 101, "true")])
+    lines, err = predicted("new.csv", content, status=1)
     assert_are(lines, [FIRST], expected)
-    assert f"{tmp_path}/new.csv:2: 'rooms' is 'inf'; it must be an integer within int64.\n" in err
-    assert (
-        f"{tmp_path}/new.csv:3: 'area' is 'inf'; it must be a finite number within float32\n" in err
-    )
-    assert (
-        f"{tmp_path}/new.csv:5: 'area' is 'x'; it must be a finite number within float32\n" in err
-    )
+    for place, problem in (
+        ("2: 'rooms' is 'inf'", "an integer within int64."),
+        ("3: 'area' is 'inf'", "a finite number within float32"),
+        ("4: 'area' is 'x'", "a finite number within float32"),
+    ):
+        assert f"{tmp_path}/new.csv:{place}; it must be {problem}\n" in err
     assert "error: left out 3 of 4, which could not be read." in err
 
 
 def test_complete_rows_have_the_bits_of_their_records(run, predicted):
-    records = [
-        json.loads(line) for line in (run / "run/predictions.jsonl").read_text().splitlines()
-    ]
+    records = map(json.loads, (run / "run/predictions.jsonl").read_text().splitlines())
     lines, _ = predicted("new.csv", (run / "raw/validation.csv").read_bytes())
-    assert sorted((line["class"], line["probability"]) for line in lines) == sorted(
-        (record["class"], record["probability"]) for record in records
+    ours, theirs = (
+        sorted((each["class"], each["probability"]) for each in found) for found in (lines, records)
     )
-    assert len(lines) == 40
+    assert len(ours) == 40
+    assert ours == theirs
 
 
 def other_table(directory, name, change):
     """The options that evaluate a table of 60 other rows, each as `change(number, row)` has it; and these rows."""
     rows = [change(number, row) for number, row in enumerate(drawn(60, 2))]
-    raw, shards = directory / name, f"{directory}/shards of {name}"
+    raw, shards = directory / name, directory / f"shards-of-{name}"
     raw.mkdir()
     with (raw / "validation.csv").open("w") as file:
         csv.writer(file).writerows([HEADER, *rows])
-    with without_beam():
-        table_to_gcs.main(
-            [f"--raw-data-dir={raw}", f"--output={shards}", "--columns=code=category"]
-        )
-    options = [
-        "tabular",
-        f"--data-dir={shards}",
-        f"--workdir={directory}/run",
-        "--target=kind",
-        "--widths",
-        "16",
-    ]
-    return [*options, "--mode=evaluate", "--eval-batch-size=8"], rows
+    convert(raw, shards)
+    return command(directory, shards, "--mode=evaluate"), rows
 
 
 @pytest.mark.slow
@@ -252,19 +218,14 @@ def test_an_evaluation_of_another_table_means_the_same_and_counts_categories_nev
     options, rows = other_table(run, "other", change)
     assert trainer_main(options) == 0
     result = json.loads((run / "run/eval_result.json").read_text())
-    cells = [
-        (rooms, area, "" if code == 999 else str(code), garden)
-        for rooms, area, code, garden, _ in rows
-    ]
-    right = [
-        ["big", "low"][np.argmax(expected(*each))] == row[4]
-        for each, row in zip(cells, rows, strict=True)
-    ]
+    right = []
+    for rooms, area, code, garden, kind in rows:
+        number = np.argmax(expected(rooms, area, "" if code == 999 else str(code), garden))
+        right.append(["big", "low"][number] == kind)
     assert result["accuracy"] == pytest.approx(np.mean(right))
     assert (result["unseen"], result["records"], result["proven"]) == (20, 60, True)
-    assert "categories never seen count as missing (20 values)" in " ".join(
-        capfd.readouterr().out.split()
-    )
+    printed = " ".join(capfd.readouterr().out.split())
+    assert "categories never seen count as missing (20 values)" in printed
 
 
 @pytest.mark.slow
@@ -276,15 +237,9 @@ def test_a_class_that_the_model_does_not_have_is_refused_before_anything_is_writ
         return [*row[:4], "mid" if row[4] == "low" else "big"]
 
     before = {path: path.read_bytes() for path in (run / "run").glob("*.json*")}
-    options, _ = other_table(run, f"classes {mode}", change)
-    options += [
-        f"--mode={mode}",
-        "--train-split=validation",
-        "--max-steps=99",
-        "--global-batch-size=16",
-    ]
-    assert trainer_main(options) == 2
-    assert "'kind' has the class 'mid', which the model does not have" in " ".join(
-        capfd.readouterr().err.split()
-    )
+    options, _ = other_table(run, f"classes-{mode}", change)
+    more = "--train-split=validation --max-steps=99 --global-batch-size=16"
+    assert trainer_main([*options, f"--mode={mode}", *more.split()]) == 2
+    printed = " ".join(capfd.readouterr().err.split())
+    assert "'kind' has the class 'mid', which the model does not have" in printed
     assert {path: path.read_bytes() for path in before} == before

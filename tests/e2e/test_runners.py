@@ -83,32 +83,17 @@ def run_command(run_forked, raw, tmp_path, among_own_files):
     sitecustomize."""
 
     def run(*flags, kill_at="", fresh=False, **variables):
-        command = [
-            "-c",
-            BY_INFEED,
-            str(among_own_files),
-            f"--raw-data-dir={raw.directory}",
-            *SHARDS,
-        ]
-        command += [
-            f"--gcs-output-path={tmp_path / 'out'}",
-            f"--label-file={raw.directory}/synsets.txt",
-            *flags,
-        ]
+        options = f"--raw-data-dir={raw.directory} --label-file={raw.directory}/synsets.txt".split()
+        options += [f"--gcs-output-path={tmp_path}/out", *SHARDS, *flags]
         kill = {"KILL_AT": kill_at, "KILL_ONE": str(tmp_path / "killed"), "KILL_ROOT": str(ROOT)}
         env = {**os.environ, **kill, **variables, "PYTHONPATH": str(FAULTS)}
         if fresh:
-            command[:3] = ["-m", "converters.imagenet_to_gcs"]
-            ended = subprocess.run(
-                [sys.executable, *command],
-                check=False,
-                capture_output=True,
-                text=True,
-                timeout=120,
-                env=env,
-            )
+            command = [sys.executable, "-m", "converters.imagenet_to_gcs", *options]
+            captured = {"capture_output": True, "text": True, "timeout": 120}
+            ended = subprocess.run(command, check=False, env=env, **captured)
             status, output = ended.returncode, ended.stderr
         else:
+            command = ["-c", BY_INFEED, str(among_own_files), *options]
             status, output = run_forked(command, timeout=120, env=env)
         assert (tmp_path / "killed").exists()
         return status, output
@@ -140,31 +125,14 @@ def test_a_worker_process_that_dies_ends_the_command_and_the_next_goes_on(
 
 # By runner: flags, a word in the command of the processes that are killed, and modules that these import until they
 # have their first record, in this order.
+DIRECT = "* beam_jobs converters.imagenet pipeline.raw.jpeg beam_jobs.graph apache_beam grpc"
+LOCAL = "* apache_beam grpc apache_beam.internal.pickler *.data_plane *.bundle_processor"
+DASK = "* distributed tornado distributed.nanny distributed.worker apache_beam"
+OURS = "beam_jobs.graph converters.imagenet.converter"
 STARTS = {
-    "direct": (
-        ["--local-processes=1"],
-        "imagenet_to_gcs",
-        [
-            *("*", "beam_jobs", "converters.imagenet", "pipeline.raw.jpeg", "beam_jobs.graph"),
-            *("apache_beam", "grpc", "*.bundle_processor"),
-        ],
-    ),
-    "local": (
-        ["--local-processes=2"],
-        "sdk_worker_main",
-        [
-            *("*", "apache_beam", "grpc", "apache_beam.internal.pickler", "*.data_plane"),
-            *("*.bundle_processor", "beam_jobs.graph", "converters.imagenet.converter"),
-        ],
-    ),
-    "dask": (
-        ["--runner=dask", "--local-processes=2"],
-        "--multiprocessing-fork",
-        [
-            *("*", "distributed", "tornado", "distributed.nanny", "distributed.worker"),
-            *("apache_beam", "beam_jobs.graph", "converters.imagenet.converter"),
-        ],
-    ),
+    "direct": (["--local-processes=1"], "imagenet_to_gcs", f"{DIRECT} *.bundle_processor"),
+    "local": (["--local-processes=2"], "sdk_worker_main", f"{LOCAL} {OURS}"),
+    "dask": (["--runner=dask", "--local-processes=2"], "--multiprocessing-fork", f"{DASK} {OURS}"),
 }
 SAMPLE = [
     ("dask", "*", True),
@@ -174,30 +142,24 @@ SAMPLE = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("runner", "module", "each"),
-    [
+if SWEEP:
+    SAMPLE = [
         (runner, module, each)
         for runner, (_, _, modules) in STARTS.items()
-        for module in modules
+        for module in modules.split()
         for each in (True, False)
     ]
-    if SWEEP
-    else SAMPLE,
-)
+
+
+@pytest.mark.parametrize(("runner", "module", "each"), SAMPLE)
 def test_a_process_that_dies_while_it_starts_ends_the_command_or_is_started_again(
     run_command, converted, golden, shard_digests, tmp_path, runner, module, each
 ):
     """each: whether the processes after the first die, too."""
     flags, word, _ = STARTS[runner]
     begun = time.monotonic()
-    status, output = run_command(
-        *flags,
-        fresh=runner == "direct",
-        KILL_AT=f"import:{module}",
-        KILL_IN=word,
-        **({"KILL_EACH": "1"} if each else {}),
-    )
+    kill = {"KILL_AT": f"import:{module}", "KILL_IN": word} | ({"KILL_EACH": "1"} if each else {})
+    status, output = run_command(*flags, fresh=runner == "direct", **kill)
     assert time.monotonic() - begun < 60  # 30 on a machine with nothing else to do
     assert "Traceback" not in output
     if (runner, status) != ("dask", 0):
@@ -222,12 +184,9 @@ def test_worker_processes_that_cannot_be_started_end_the_command_with_the_reason
 def dask_workers(tmp_path_factory):
     """(the address of a scheduler with two worker processes, which no command started; the file of what they scan)."""
     scanned = tmp_path_factory.mktemp("dask") / "scanned"
+    env = {"KILL_ROOT": str(ROOT), "PYTHONPATH": str(FAULTS), "SCANNED": str(scanned)}
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {
-            "KILL_ROOT": str(ROOT),
-            "PYTHONPATH": str(FAULTS),
-            "SCANNED": str(scanned),
-        }.items():
+        for name, value in env.items():
             patch.setenv(name, value)
         dask_forks.import_once()
         cluster = LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address="127.0.0.1:0")
@@ -241,11 +200,12 @@ def test_dask_writes_the_same_bytes_scans_a_source_once_and_spreads_few(
 ):
     """Beam's own DaskRunner scans again in every partition that reads a sum, and has a partition a source."""
     groupby, partitions = Bag.groupby, []
-    monkeypatch.setattr(
-        Bag,
-        "groupby",
-        lambda self, key: (partitions.append(self.npartitions), groupby(self, key))[1],
-    )
+
+    def counted(self, key):
+        partitions.append(self.npartitions)
+        return groupby(self, key)
+
+    monkeypatch.setattr(Bag, "groupby", counted)
     address, scanned = dask_workers
     assert converted("--runner=dask", f"--dask_client_address={address}") == golden
     sources = scanned.read_text().split()
@@ -273,10 +233,9 @@ def test_a_dask_cluster_without_our_packages_is_named(converted, dask_workers, m
 def test_an_unreachable_dask_scheduler_is_one_clear_error(converted, free_port):
     address = f"tcp://127.0.0.1:{free_port}"
     message = f"no Dask scheduler answers at {address}: .*--local-processes=N starts a cluster here"
+    client = f"--runner=dask --dask_client_address={address} --dask_connection_timeout=1"
     with pytest.raises(ConversionError, match=message):
-        converted(
-            "--runner=dask", f"--dask_client_address={address}", "--dask_connection_timeout=1"
-        )
+        converted(*client.split())
 
 
 @pytest.fixture
@@ -286,26 +245,16 @@ def job_service(fork_server, free_port, tmp_path, monkeypatch):
     monkeypatch.setenv("no_proxy", "localhost,127.0.0.1")
     # the pool starts `python`
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    commands = [
-        ["job_service", f"--port={ports['job_service']}"],
-        ["worker_pool", f"--service_port={ports['worker_pool']}"],
-    ]
     running = []
     try:
-        for command in commands:
-            out = tmp_path / f"{command[0]}.txt"
-            running.append(
-                fork_server.start(["-m", "beam_jobs.loopback", *command], out, os.environ)
-            )
+        for (name, port), flag in zip(ports.items(), ("--port", "--service_port"), strict=True):
+            command = ["-m", "beam_jobs.loopback", name, f"{flag}={port}"]
+            running.append(fork_server.start(command, tmp_path / f"{name}.txt", os.environ))
         for port in ports.values():
             await_port(port)
-        flags = (
-            *("--runner=portable", f"--job_endpoint=localhost:{ports['job_service']}"),
-            *(
-                "--environment_type=EXTERNAL",
-                f"--environment_config=localhost:{ports['worker_pool']}",
-            ),
-        )
+        flags = f"--runner=portable --job_endpoint=localhost:{ports['job_service']}".split()
+        flags += ["--environment_type=EXTERNAL"]
+        flags += [f"--environment_config=localhost:{ports['worker_pool']}"]
         yield flags, [process.pid for process in running]
     finally:
         for process in running:
@@ -337,13 +286,9 @@ def test_a_portable_job_service_with_an_external_worker_pool_writes_the_same_byt
         assert converted(*flags) == golden
     assert len({port for _, port in found}) >= 6  # those of the services, and of the job
     assert not exposed(found)
-    cards = [
-        each
-        for found in psutil.net_if_addrs().values()
-        for each in found
-        if each.family == socket.AF_INET
-    ]
-    for address in {card.address for card in cards} - {"127.0.0.1"}:
+    cards = [card for found in psutil.net_if_addrs().values() for card in found]
+    addresses = {card.address for card in cards if card.family == socket.AF_INET}
+    for address in addresses - {"127.0.0.1"}:
         for port in (int(flag.rpartition(":")[2]) for flag in flags if "localhost:" in flag):
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection((address, port), timeout=5)
@@ -394,9 +339,8 @@ def test_a_runner_that_loses_elements_commits_nothing_and_leaves_nothing_that_is
     converted, golden, tmp_path, monkeypatch, step
 ):
     monkeypatch.setattr(LossyRunner, "step", step)
-    with pytest.raises(
-        ConversionError, match=r"the runner lost or repeated data: .* No manifest was written"
-    ):
+    message = r"the runner lost or repeated data: .* No manifest was written"
+    with pytest.raises(ConversionError, match=message):
         converted(f"--runner={__name__}.LossyRunner")
     assert not (tmp_path / "out/manifest.json").exists()
     with without_beam():

@@ -2,11 +2,12 @@
 
 The limits are those of TrainerConfig divided by much: see host_situations.py. SWEEP=1 runs more rows."""
 
+import itertools
 import json
 import re
 import signal
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ LOST = "the first checkpoint cannot be read again, so this run could not resume:
 STUCK = (
     f"no progress for {WORK:g} s: it is in on_loop_end of the callback AtStep (limit {WORK:g} s)"
 )
+EVALUATION_END = "in on_evaluation_end of the callback"
 DEVICES = "waiting for its devices: it has launched the steps up to "
 EXCEPTIONS = [
     Row("raises", "input", said=FIRE),
@@ -57,29 +59,14 @@ EXCEPTIONS = [
 DEATHS = [Row("SIGKILL", "callback", code=-9), Row("SIGKILL", "callback", host=0, code=-9)]
 HANGS = [
     Row("hangs", "callback", code=3, said=STUCK, bound=WORK),
-    Row(
-        "hangs in C",
-        "evaluation",
-        host=0,
-        code=3,
-        said="in on_evaluation_end of the callback",
-        bound=WORK,
-        at=10,
-    ),
+    Row("hangs in C", "evaluation", 0, code=3, said=EVALUATION_END, bound=WORK, at=10),
     Row("hangs", "device", host=0, code=3, said=DEVICES, bound=TIMEOUT, at=30),
 ]
 ALONE = [Row("hangs", "callback", host=0, count=1, code=3, said=STUCK, bound=WORK)]
 if SWEEP:
-    EXCEPTIONS += [
-        Row("raises", where, host, 4, said=FIRE)
-        for where in ("input", "evaluation")
-        for host in (0, 3)
-    ]
-    DEATHS += [
-        Row("SIGKILL", where, host, 4, code=-9)
-        for where in ("input", "evaluation")
-        for host in (0, 3)
-    ]
+    for where, host in itertools.product(("input", "evaluation"), (0, 3)):
+        EXCEPTIONS += [Row("raises", where, host, 4, said=FIRE)]
+        DEATHS += [Row("SIGKILL", where, host, 4, code=-9)]
     HANGS += [Row("hangs", "callback", 3, 4, code=3, said=STUCK, bound=WORK, k=10)]
 
 
@@ -88,17 +75,9 @@ def start(start_hosts):
     """start(row) -> Run."""
 
     def started(row, **order):
-        told = {
-            "how": row.how,
-            "where": row.where,
-            "host": row.host,
-            "at": row.at,
-            "k": row.k,
-            "slow": 0.0,
-        }
-        return start_hosts(
-            "situation", row.count, **told | {"host_timeout_seconds": TIMEOUT} | row.more | order
-        )
+        told = {name: getattr(row, name) for name in ("how", "where", "host", "at", "k")}
+        told |= {"slow": 0.0, "host_timeout_seconds": TIMEOUT}
+        return start_hosts("situation", row.count, **told | row.more | order)
 
     return started
 
@@ -191,47 +170,35 @@ def test_a_host_that_was_suspended_goes_on_or_ends_once_the_others_have(start, s
     while time.monotonic() < stop and run.processes[0].poll() is None:
         time.sleep(0.1)
     run.processes[1].send_signal(signal.SIGCONT)
-    codes = [process.code for process in run.end(200)]
-    assert (
-        codes == [0, 0]
-        if seconds < TIMEOUT
-        else codes[0] == -signal.SIGABRT and codes[1] not in (0, -9)
-    )
+    first, second = (process.code for process in run.end(200))
+    if seconds < TIMEOUT:
+        assert (first, second) == (0, 0)
+    else:
+        assert first == -signal.SIGABRT
+        assert second not in (0, -9)
 
 
 def test_a_host_may_keep_the_others_waiting_for_longer_than_a_dispatch_may_take(start):
-    row = Row(
-        "pauses", "callback", more={"seconds": 3 * 4.0, "limits": {"work_seconds": 60.0}}, at=38
-    )
+    more = {"seconds": 3 * 4.0, "limits": {"work_seconds": 60.0}}
+    row = Row("pauses", "callback", more=more, at=38)
     first, second = start(row, host_timeout_seconds=4.0).end(200)
     assert (first.code, second.code) == (0, 0), first.printed
     assert "finished; host 1 of 2 is in on_loop_end of the callback AtStep" in first.printed
 
 
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        (
-            Row(
-                "SIGTERM",
-                "callback",
-                host=0,
-                count=1,
-                code=75,
-                more={"limits": {"work_seconds": 600.0}},
-            ),
-            "SIGTERM; no progress for 10 s; it is in on_loop_end of the callback AtStep",
-        ),
-        (
-            Row("SIGINT SIGINT", "callback", code=130, more={"limits": {"work_seconds": 600.0}}),
-            "SIGINT; a second time, so it ends without saving: step ",
-        ),
-    ],
-    ids=str,
-)
-def test_a_process_that_was_asked_to_end_and_cannot_says_which_step_is_saved(start, row, said):
+AGAIN = "SIGINT; a second time, so it ends without saving: step "
+PATIENT = {"limits": {"work_seconds": 600.0}}
+ENDS = "SIGTERM; no progress for 10 s; it is in on_loop_end of the callback AtStep"
+ASKED = [
+    Row("SIGTERM", "callback", host=0, count=1, code=75, said=ENDS, more=PATIENT),
+    Row("SIGINT SIGINT", "callback", code=130, said=AGAIN, more=PATIENT),
+]
+
+
+@pytest.mark.parametrize("row", ASKED, ids=str)
+def test_a_process_that_was_asked_to_end_and_cannot_says_which_step_is_saved(start, row):
     if row.count == 1:
-        run = start(Row("hangs", "callback", host=0, count=1, more=row.more))
+        run = start(replace(row, how="hangs"))
         while not (run.out / "happened").exists():
             time.sleep(0.1)
         run.processes[0].send_signal(signal.SIGTERM)
@@ -240,11 +207,9 @@ def test_a_process_that_was_asked_to_end_and_cannot_says_which_step_is_saved(sta
     ended = run.end(100)
     process, at = ended[row.host], float((run.out / "happened").read_text())
     assert process.code == row.code, process.printed
-    assert said in process.printed
-    assert re.search(
-        "step [12]0 is the last that is saved, and the same command resumes from there",
-        process.printed,
-    )
+    assert row.said in process.printed
+    saved = "step [12]0 is the last that is saved, and the same command resumes from there"
+    assert re.search(saved, process.printed)
     assert process.at - at < 10.0 + SLACK
     assert row.count == 1 or ended[0].code == 3, ended[0].printed
 
@@ -254,10 +219,7 @@ def test_a_slow_host_is_not_stuck_and_is_named_in_the_metrics_and_the_progress_l
     for process in run.end(120):
         assert process.code == 0, process.printed
         assert "no progress" not in process.printed
-    lines = [
-        json.loads(line)
-        for line in (run.out / "workdir" / "train" / "metrics.jsonl").read_text().splitlines()
-    ]
+    lines = map(json.loads, (run.out / "workdir/train/metrics.jsonl").read_text().splitlines())
     # the first has compilations
     told = [line for line in lines if "speed/slowest_host" in line][1:]
     assert told
@@ -275,7 +237,7 @@ def test_ctrl_c_while_the_program_uses_a_prediction_is_told_with_the_next_and_en
 
 
 def test_a_small_run_has_one_thread_of_supervision_and_no_process(start):
-    run = start(Row("hangs", "callback", host=0, count=1, more={"limits": {"work_seconds": 600.0}}))
+    run = start(Row("hangs", "callback", host=0, count=1, more=PATIENT))
     while not (run.out / "happened").exists():
         time.sleep(0.1)
     tasks = [*Path(f"/proc/{run.processes[0].pid}/task").iterdir()]

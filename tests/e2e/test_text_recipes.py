@@ -34,20 +34,16 @@ def texts(tmp_path_factory):
     (directory / "raw").mkdir()
     rng = np.random.default_rng(4)
     for number in range(60):
-        (directory / "raw" / f"{number}.txt").write_text(
-            " ".join(rng.choice(WORDS, rng.integers(1, 18)))
-        )
+        words = rng.choice(WORDS, rng.integers(1, 18))
+        (directory / "raw" / f"{number}.txt").write_text(" ".join(words))
 
     def converted(tokenizer):
         output = directory / tokenizer
-        flags = [
-            f"--sequence-length={LENGTH}",
-            "--validation-fraction=0.3",
-            f"--tokenizer={tokenizer}",
-        ]
+        flags = f"--raw-data-dir={directory}/raw --output={output} --sequence-length={LENGTH}"
+        flags += f" --validation-fraction=0.3 --tokenizer={tokenizer}"
         if not output.exists():
             with without_beam():
-                text_to_gcs.main([f"--raw-data-dir={directory}/raw", f"--output={output}", *flags])
+                text_to_gcs.main(flags.split())
         return str(output)
 
     return converted
@@ -80,39 +76,30 @@ def test_an_evaluation_counts_the_bytes_and_tokens_of_the_manifest(trained):
 
 def test_predictions_of_rows_add_up_to_the_evaluation(trained):
     run(replace(trained, mode="predict"))
-    rows = [
-        json.loads(line)
-        for line in Path(trained.trainer.workdir, "predictions.jsonl").read_text().splitlines()
-    ]
-    result = result_of(trained)
+    lines = Path(trained.trainer.workdir, "predictions.jsonl").read_text().splitlines()
+    rows, result = [*map(json.loads, lines)], result_of(trained)
     assert len(rows) == result["records"]
-    assert {
-        name: sum(row[name] for row in rows) for name in ("num_bytes", "num_tokens")
-    }.items() <= result.items()
+    for name in ("num_bytes", "num_tokens"):
+        assert sum(row[name] for row in rows) == result[name]
     nats = sum(row["nats"] for row in rows)
-    assert result["bits_per_byte"] == pytest.approx(
-        nats / math.log(2) / result["num_bytes"], rel=1e-5
-    )
     assert result["loss"] == pytest.approx(nats / len(rows) / (LENGTH - 1), rel=1e-5)
-    assert rows[0]["bits_per_byte"] == pytest.approx(
-        rows[0]["nats"] / math.log(2) / rows[0]["num_bytes"]
-    )
+    for each, of_it in ((result, nats), (rows[0], rows[0]["nats"])):
+        bits = of_it / math.log(2) / each["num_bytes"]
+        assert each["bits_per_byte"] == pytest.approx(bits, rel=1e-5)
 
 
 def test_an_evaluation_raises_if_the_bytes_are_not_those_of_the_manifest(trained, monkeypatch):
     def other(manifest):
         split = manifest.splits["validation"]
         totals = {**split.totals, "num_bytes": split.totals["num_bytes"] + 1}
-        return replace(
-            manifest, splits={**manifest.splits, "validation": replace(split, totals=totals)}
-        )
+        splits = {**manifest.splits, "validation": replace(split, totals=totals)}
+        return replace(manifest, splits=splits)
 
     before = Path(trained.data_dir, "manifest.json").read_bytes()
     try:
         update_manifest(open_storage(trained.data_dir), trained.data_dir, other)
-        with pytest.raises(
-            EvaluationError, match="'bits_per_byte' added up num_bytes=.*; the dataset states"
-        ):
+        added = "'bits_per_byte' added up num_bytes=.*; the dataset states"
+        with pytest.raises(EvaluationError, match=added):
             run(replace(trained, mode="evaluate"))
     finally:
         Path(trained.data_dir, "manifest.json").write_bytes(before)
@@ -159,9 +146,8 @@ def test_a_sample_is_the_text_between_the_start_and_the_first_end_after_the_prom
     words = {"[S]": 0, "[E]": 1, "?": 2, "a": 3, "b": 4}
     Tokenizer(models.WordLevel(words, "?")).save(str(tmp_path / "words.json"))
     config = replace(trained, mode="sample", prompt="a", num_samples=3)
-    config.__dict__["text_info"] = TextInfo(
-        open_hugging_face(str(tmp_path / "words.json"), "[S]", "[E]"), 8, "concat"
-    )
+    tokenizer = open_hugging_face(str(tmp_path / "words.json"), "[S]", "[E]")
+    config.__dict__["text_info"] = TextInfo(tokenizer, 8, "concat")
     batches = []
 
     class Sampling:
@@ -170,10 +156,8 @@ def test_a_sample_is_the_text_between_the_start_and_the_first_end_after_the_prom
 
         def predict(self, input_fn, **_):
             batches.append(self.config.eval_batch_size)
-            return [
-                {"tokens": np.array(tokens)}
-                for tokens in ([0, 3, 4, 1, 1], [0, 3, 4, 4, 4], [0, 3, 1, 1, 1])
-            ]
+            rows = ([0, 3, 4, 1, 1], [0, 3, 4, 4, 4], [0, 3, 1, 1, 1])
+            return [{"tokens": np.array(tokens)} for tokens in rows]
 
     assert list(config.samples(Sampling(None, config.trainer))) == ["a b", "a b b b", "a"]
     devices = jax.device_count()
@@ -182,43 +166,25 @@ def test_a_sample_is_the_text_between_the_start_and_the_first_end_after_the_prom
 
 
 def test_unknown_tokens_are_a_warning(trained, texts, caplog):
-    config = CharLm(
-        data_dir=texts("characters"), trainer=replace(trained.trainer, workdir="unused")
-    )
-    config.check()
-    assert (
-        "tokens are unknown to the tokenizer, but all of their bytes count: bits_per_byte is too low"
-        in caplog.text
-    )
+    settings = replace(trained.trainer, workdir="unused")
+    CharLm(data_dir=texts("characters"), trainer=settings).check()
+    text = "tokens are unknown to the tokenizer, but all of their bytes count: bits_per_byte is too low"
+    assert text in caplog.text
 
 
-def test_a_recipe_without_samples_and_data_without_text_are_refused(trained, tmp_path):
-    with pytest.raises(
-        OptionError,
-        match="mode=sample: this recipe generates nothing. The recipes char_lm and byte",
-    ):
+def test_a_recipe_without_samples_and_data_without_its_text_are_refused(trained, tmp_path):
+    refused = "mode=sample: this recipe generates nothing. The recipes char_lm and byte"
+    with pytest.raises(OptionError, match=refused):
         Digits(tiny=True, mode="sample", trainer=trained.trainer).check()
     data = shutil.copytree(trained.data_dir, tmp_path / "data")
-    (data / "text.json").unlink()
-    with pytest.raises(OptionError, match="has no packed text. Give the output directory of"):
-        replace(
-            trained,
-            data_dir=str(data),
-            trainer=replace(trained.trainer, workdir=str(tmp_path / "new")),
-        ).check()
-
-
-def test_text_in_rows_of_another_length_than_the_tokenizers_file_states_is_refused(
-    trained, tmp_path
-):
-    data = shutil.copytree(trained.data_dir, tmp_path / "data")
+    settings = replace(trained.trainer, workdir=str(tmp_path / "new"))
+    other = replace(trained, data_dir=str(data), trainer=settings)
     text = json.loads((data / "text.json").read_text()) | {"sequence_length": LENGTH + 1}
     del text["checksum"]
     (data / "text.json").write_text(json.dumps(sealed(text)))
-    config = replace(
-        trained, data_dir=str(data), trainer=replace(trained.trainer, workdir=str(tmp_path / "new"))
-    )
-    with pytest.raises(
-        OptionError, match=rf"no feature 'tokens' of the shape \[{LENGTH + 1}\], which this recipe"
-    ):
-        config.check()
+    refused = rf"no feature 'tokens' of the shape \[{LENGTH + 1}\], which this recipe"
+    with pytest.raises(OptionError, match=refused):
+        other.check()
+    (data / "text.json").unlink()
+    with pytest.raises(OptionError, match="has no packed text. Give the output directory of"):
+        replace(other).check()

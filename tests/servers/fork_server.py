@@ -26,6 +26,8 @@ IMPORTED = (
     *("trainer.trainer", "trainer.__main__", "trainer.recipes.tasks", "pipeline.datasets"),
     *("trainer.commands.running", "trainer.commands.loading"),
     *("beam_jobs.graph", "apache_beam.runners.portability.fn_api_runner.fn_runner", "pipeline.storage.gcs"),
+    # of the tests themselves: each of xdist's workers would import them
+    *("pipeline.tf_cpu", "tensorflow_datasets", "sklearn.metrics", "scipy.stats"),
 )  # fmt: skip
 
 
@@ -188,6 +190,7 @@ def _import_all() -> None:
     for name in IMPORTED:
         importlib.import_module(name)
     _let_all_processes_keep_programs()
+    importlib.import_module("program_cache").write_programs_completely()
     gc.collect()
     gc.freeze()  # or a child's first collection looks at, and copies, all that was imported
 

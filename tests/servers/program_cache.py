@@ -1,8 +1,10 @@
-"""What JAX has compiled once, tests find again. JAX warns of what it reads while another process writes it, and a
-warning is an error in a test: so a process that runs tests has a cache of its own, and the programs that tests start
-ignore the warning."""
+"""What JAX has compiled once, tests find again, whichever process of them compiled it. JAX warns of what it reads while
+another process writes it, and a warning is an error in a test: so each process renames what it has written completely."""
 
-__all__ = ["compile_all_alike", "keep_programs", "shared_cache"]
+import os
+import pathlib
+
+__all__ = ["compile_all_alike", "keep_programs", "shared_cache", "write_programs_completely"]
 
 
 def keep_programs(directory: str) -> None:
@@ -10,10 +12,25 @@ def keep_programs(directory: str) -> None:
     import jax
     from jax.experimental.compilation_cache import compilation_cache
 
+    write_programs_completely()
     jax.config.update("jax_compilation_cache_dir", directory)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     compilation_cache.reset_cache()  # jax may have found before that there is none
+
+
+def write_programs_completely() -> None:
+    """Lets no other process find a part of a program."""
+    from jax._src import lru_cache
+
+    def put(self, key, value):
+        path = pathlib.Path(self.path, f"{key}{lru_cache._CACHE_SUFFIX}")
+        if not path.exists():
+            partial = path.with_name(f"{path.name}.{os.getpid()}")
+            partial.write_bytes(value)
+            partial.rename(path)
+
+    setattr(lru_cache.LRUCache, "put", put)  # noqa: B010
 
 
 def compile_all_alike() -> None:
@@ -30,5 +47,4 @@ def shared_cache(directory: str) -> dict[str, str]:
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0",  # nobody reads which line of ours an instruction comes from
-        "PYTHONWARNINGS": "ignore:Error reading persistent compilation cache:UserWarning",
     }

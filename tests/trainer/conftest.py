@@ -70,11 +70,8 @@ class ArrayInput:
         crc = np.where(real, self.crcs[ids], 0).astype(np.uint32)
         if self.ctx.mode == "train":
             batch["_seed"] = np.stack([ids, np.full_like(ids, step)], axis=1).astype(np.uint32)
-        return batch | {
-            "_mask": real.astype(np.float32),
-            "_index": ids.astype(np.int32),
-            "_crc": crc,
-        }
+        mask = real.astype(np.float32)
+        return batch | {"_mask": mask, "_index": ids.astype(np.int32), "_crc": crc}
 
     def batches(self, position: int) -> Iterator[dict[str, np.ndarray]]:
         while self.ctx.mode == "train" or position < self.info.steps_per_epoch:
@@ -90,10 +87,9 @@ class ArrayInput:
         return {"fingerprint": self.info.fingerprint, "seed": self.ctx.seed, "position": position}
 
     def restore(self, state: dict[str, Any]) -> int:
-        if (state["fingerprint"], state["seed"]) != (self.info.fingerprint, self.ctx.seed):
-            raise FingerprintError(
-                f"saved from {state}, this is {self.info.fingerprint}, seed {self.ctx.seed}"
-            )
+        fingerprint, seed = self.info.fingerprint, self.ctx.seed
+        if (state["fingerprint"], state["seed"]) != (fingerprint, seed):
+            raise FingerprintError(f"saved from {state}, this is {fingerprint}, seed {seed}")
         return state["position"]
 
 
@@ -142,12 +138,8 @@ def dense_task() -> Task:
     def init(rng: jax.Array, spec: Any) -> Variables:
         width = spec["x"].shape[1]
         numbers = noise(rng, (width + 3) * 16) * 0.5
-        return Variables(
-            {
-                "a": numbers[: width * 16].reshape(width, 16),
-                "b": numbers[width * 16 :].reshape(16, 3),
-            }
-        )
+        first, last = jnp.split(numbers, [width * 16])
+        return Variables({"a": first.reshape(width, 16), "b": last.reshape(16, 3)})
 
     def loss_fn(variables: Variables, batch: Mapping[str, Any], rng: jax.Array, train: bool) -> Any:
         x = batch["x"]

@@ -61,12 +61,8 @@ def test_augment_cannot_change_reserved_keys_but_may_add_others(dense_task):
 
     def augment(batch):
         of_all = 0 * batch["x"].sum()  # NaN, had the row of padding not been blanked before
-        return {
-            **one_hot(batch, "label", 3),
-            "x": batch["x"] + of_all,
-            "_mask": jnp.ones(4),
-            "_index": None,
-        }
+        changed = {"x": batch["x"] + of_all, "_mask": jnp.ones(4), "_index": None}
+        return {**one_hot(batch, "label", 3), **changed}
 
     batch = {
         "x": jnp.array([1.0, 2.0, jnp.nan, 4.0])[:, None] * jnp.ones(8),
@@ -76,9 +72,8 @@ def test_augment_cannot_change_reserved_keys_but_may_add_others(dense_task):
     }
     task = replace(dense_task, loss_fn=loss_fn, augment=augment, metrics={})
     variables = task.init(jax.random.key(0), batch)
-    state = TrainState(
-        jnp.int32(0), variables, task.optimizer.init(variables.params), jnp.zeros(2, jnp.uint32)
-    )
+    optimizer, key = task.optimizer.init(variables.params), jnp.zeros(2, jnp.uint32)
+    state = TrainState(jnp.int32(0), variables, optimizer, key)
     _, scalars = jax.jit(train_step(task))(state, batch)
     assert scalars["loss"] == (8 + 16 + 32) / 3
 

@@ -38,20 +38,14 @@ def compiled(vector_input):
 def shapes_of(collective, text):
     """The shapes of the results of all such instructions."""
     lines = re.findall(rf" = (.*?) {collective}(?:-start)?\(", text)
-    return [
-        tuple(map(int, filter(None, shape.split(","))))
-        for line in lines
-        for shape in re.findall(r"\[([\d,]*)\]", line)
-    ]
+    shapes = [shape for line in lines for shape in re.findall(r"\[([\d,]*)\]", line)]
+    return [tuple(map(int, filter(None, shape.split(",")))) for shape in shapes]
 
 
 def apart(text):
     """The text of the computations that no loop calls, and that of those in loops."""
-    parts = dict(
-        re.findall(
-            r"^(?:ENTRY )?%?([\w.-]+) \(.*?\) -> .*? \{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL
-        )
-    )
+    computation = r"^(?:ENTRY )?%?([\w.-]+) \(.*?\) -> .*? \{\n(.*?)^\}"
+    parts = dict(re.findall(computation, text, re.MULTILINE | re.DOTALL))
     loops, ahead = set(), re.findall(r"body=%?([\w.-]+)", text)
     while ahead:
         if (name := ahead.pop()) not in loops:
@@ -73,60 +67,40 @@ def language_model(make_input):
 
     def loss(model, batch):
         tokens = batch["tokens"]
-        logits = model(
-            tokens, jnp.zeros_like(tokens), jnp.broadcast_to(jnp.arange(LENGTH), tokens.shape)
-        )
+        positions = jnp.broadcast_to(jnp.arange(LENGTH), tokens.shape)
+        logits = model(tokens, jnp.zeros_like(tokens), positions)
         return optax.softmax_cross_entropy_with_integer_labels(logits, tokens).mean(1), {}
 
     def make(rules=()):
-        model = partial(
-            Transformer,
-            VOCABULARY,
-            layers=LAYERS,
-            width=WIDTH,
-            heads=4,
-            rules=partition_rules(rules),
-        )
+        sizes = {"layers": LAYERS, "width": WIDTH, "heads": 4}
+        model = partial(Transformer, VOCABULARY, **sizes, rules=partition_rules(rules))
         return nnx_task(lambda rngs: model(rngs=rngs), loss, optax.sgd(0.1), independent_rows=True)
 
     tokens = np.random.default_rng(0).integers(0, VOCABULARY, (48, LENGTH)).astype(np.int32)
     return make, lambda ctx: make_input({"tokens": tokens}, ctx)
 
 
+SWIGLU = ("layers/swiglu/down/*=None,model,fsdp", "layers/swiglu/*=None,fsdp,model")
+
+
 @pytest.mark.parametrize(
-    ("mesh", "rules"),
-    [
-        ("fsdp=4", ()),
-        ("data=2,fsdp=2", ()),
-        (
-            "fsdp=2,model=2",
-            ("layers/swiglu/down/*=None,model,fsdp", "layers/swiglu/*=None,fsdp,model"),
-        ),
-    ],
+    ("mesh", "rules"), [("fsdp=4", ()), ("data=2,fsdp=2", ()), ("fsdp=2,model=2", SWIGLU)]
 )
 def test_under_fsdp_parameters_are_gathered_layer_by_layer_and_rows_stay_where_they_are(
     language_model, compiled, config, mesh, rules
 ):
     make, input_fn = language_model
-    text = compiled(
-        make(rules), config(global_batch_size=BATCH, mesh=mesh, partition=rules), input_fn
-    )
+    settings = config(global_batch_size=BATCH, mesh=mesh, partition=rules)
+    text = compiled(make(rules), settings, input_fn)
     outside, inside = (shapes_of("all-gather", part) for part in apart(text))
     kernel, up = (WIDTH, 4, WIDTH // 4), (WIDTH, 704 // (2 if rules else 1))
-    assert {tuple(size for size in shape if size > 1) for shape in inside} == {
-        kernel,
-        kernel[1:] + kernel[:1],
-        up,
-        up[::-1],
-    }
+    gathered = {tuple(size for size in shape if size > 1) for shape in inside}
+    assert gathered == {kernel, kernel[1:] + kernel[:1], up, up[::-1]}
     # of each kernel, in the loop of the layers and in that of their gradients
     assert len(inside) == 2 * 7
     assert {*outside} == {(VOCABULARY, WIDTH), (WIDTH, VOCABULARY)}
-    moved = [
-        shape
-        for kind in ("all-reduce", "all-to-all", "collective-permute")
-        for shape in shapes_of(kind, text)
-    ]
+    kinds = ("all-reduce", "all-to-all", "collective-permute")
+    moved = [shape for kind in kinds for shape in shapes_of(kind, text)]
     assert moved
     if not rules:  # over model, products are summed for the rows of a device
         assert not any({BATCH, LENGTH} & {*shape} for shape in moved)
@@ -144,9 +118,8 @@ def test_a_model_that_gathers_its_parameters_trains_as_one_that_has_them_all(
 
     whole, fsdp = trained("whole"), trained("fsdp", mesh="data=2,fsdp=2")
     assert fsdp.metrics["loss"] == pytest.approx(whole.metrics["loss"], rel=1e-6)
-    for one, other in zip(
-        *(jax.tree.leaves(each.state.variables.params) for each in (whole, fsdp)), strict=True
-    ):
+    params = (jax.tree.leaves(each.state.variables.params) for each in (whole, fsdp))
+    for one, other in zip(*params, strict=True):
         np.testing.assert_allclose(other, one, atol=1e-6)
 
 
@@ -163,9 +136,8 @@ def test_gradients_are_summed_once_per_update_for_any_number_of_microbatches(
     outside, inside = (sum(map(math.prod, shapes_of("all-reduce", part))) for part in apart(text))
     # A layer's gradients are summed in the loop of the layers, those of several microbatches after it.
     assert (inside > 0) == (accumulate == 1)
-    parameters = VOCABULARY * WIDTH * (1 + 1 / (2 if rules else 1)) + LAYERS * (
-        4 * WIDTH**2 + 3 * WIDTH * 704
-    )
+    parameters = VOCABULARY * WIDTH * (1.5 if rules else 2)
+    parameters += LAYERS * (4 * WIDTH**2 + 3 * WIDTH * 704)
     # over model, activations of the head as well
     assert outside + LAYERS * inside == pytest.approx(parameters, rel=0.03)
 
@@ -179,15 +151,13 @@ def test_the_check_of_every_step_gathers_no_parameter(dense_task, compiled, conf
 
     def loss_fn(variables, batch, rng, train):
         params = {name: array.real for name, array in variables.params.items()}
-        losses, _, outputs = dense_task.loss_fn(
-            variables._replace(params=params), batch, rng, train
-        )
+        of_reals = variables._replace(params=params)
+        losses, _, outputs = dense_task.loss_fn(of_reals, batch, rng, train)
         return losses, variables, outputs
 
     specs = {"a": P(None, "model"), "b": P("model")}
-    task = replace(
-        dense_task, init=init, loss_fn=loss_fn, partition=lambda name, shape: specs[name]
-    )
+    task = replace(dense_task, init=init, loss_fn=loss_fn)
+    task = replace(task, partition=lambda name, shape: specs[name])
     text = compiled(task, config(mesh="model=2", on_nan=on_nan))
     assert shapes_of("all-reduce", text)
     assert shapes_of("all-gather", text) == []

@@ -8,6 +8,7 @@ import shutil
 import pytest
 from file_mutants import mutants
 from raw_data.texts import RawTexts
+from stages import without_beam
 from sweep import SWEEP
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -23,22 +24,11 @@ from trainer.reports.segments import BadRecords, End, Invocation, Start, append,
 
 MUTANTS = 500 if SWEEP else 25
 ORDER = {"num_records": 9, "batch": 2, "block_starts": [[0, 1, 9]], "seed": 1, "streams": 1}
-INPUT = {
-    "fingerprint": "data",
-    "order": ORDER,
-    "sources": [{"name": "d", "fingerprint": "f", "first": 0, "stop": 9}],
-}
+SOURCES = [{"name": "d", "fingerprint": "f", "first": 0, "stop": 9}]
+INPUT = {"fingerprint": "data", "order": ORDER, "sources": SOURCES}
 COMMAND = Invocation("digits", ["--seed", "1"], "/home")
-START = Start(
-    0,
-    "2026-11-23T12:00:00+00:00",
-    {"epoch": 0, "records": 0},
-    INPUT,
-    {"seed": 1},
-    COMMAND,
-    {},
-    "1 x cpu",
-)
+TIME, POSITION = "2026-11-23T12:00:00+00:00", {"epoch": 0, "records": 0}
+START = Start(0, TIME, POSITION, INPUT, {"seed": 1}, COMMAND, {}, "1 x cpu")
 
 
 def encoded(directory):
@@ -79,12 +69,7 @@ def files(tmp_path_factory):
         ["Zeile 1"], trainers.BpeTrainer(special_tokens=["<|endoftext|>"], show_progress=False)
     )
     made.save(str(directory / "own.json"))
-    with pytest.MonkeyPatch.context() as patch:
-        from stages import Stages
-
-        from beam_jobs import graph
-
-        patch.setattr(graph, "pipeline_of", Stages)
+    with without_beam():
         flags = ("--max-bad-records=9", "--sequence-length=64", "--validation-fraction=0.2")
         raw = RawTexts(directory / "raw").write()
         raw.convert(directory / "texts", *flags, f"--tokenizer={directory}/own.json")
@@ -100,10 +85,8 @@ def files(tmp_path_factory):
         {"step": 20, "versions": {"jax": "1"}, "config": {"seed": 1}, "arrays": {"a/w": {"sum": 1}}}
     )
     (directory / "20/contents/metadata").write_text(json.dumps(contents))
-    leaf = {
-        "key_metadata": [{"key": "a", "key_type": 2}, {"key": "w", "key_type": 2}],
-        "value_metadata": {},
-    }
+    keys = [{"key": key, "key_type": 2} for key in ("a", "w")]
+    leaf = {"key_metadata": keys, "value_metadata": {}}
     (directory / "_METADATA").write_text(json.dumps({"tree_metadata": {"('a', 'w')": leaf}}))
     return directory
 

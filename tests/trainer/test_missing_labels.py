@@ -108,10 +108,12 @@ class Steps:
         config = TrainerConfig(workdir="unused", global_batch_size=BATCH, accumulate=accumulate)
         task = linear_task(kind, independent_rows=apart)
         if apart:  # it may not change `extra`
-            task = replace(
-                task, loss_fn=lambda v, *rest: (lambda made: (made[0], v, made[2]))(loss(v, *rest))
-            )
-            loss = linear_task(kind).loss_fn
+
+            def loss_fn(variables, *rest):
+                losses, _, outputs = linear_task(kind).loss_fn(variables, *rest)
+                return losses, variables, outputs
+
+            task = replace(task, loss_fn=loss_fn)
         self.job = Job(task, config, Placement.of(jax.devices()[:devices]))
         self.opened = self.job.open("train", lambda ctx: make_input(self.data, ctx))
         self.program = self.job.program(training_step(self.job), (), self._state(), self.opened)
@@ -149,10 +151,8 @@ def steps_of(make_input):
     [
         ("label", "one device"),
         *(pytest.param("label", layout, marks=pytest.mark.slow) for layout in [*LAYOUTS][1:]),
-        *(
-            pytest.param("number", layout, marks=pytest.mark.slow)
-            for layout in ["one device", "microbatches apart"]
-        ),
+        pytest.param("number", "one device", marks=pytest.mark.slow),
+        pytest.param("number", "microbatches apart", marks=pytest.mark.slow),
     ],
 )
 @given(st.sets(st.integers(0, RECORDS - 1)))
@@ -168,30 +168,23 @@ def test_ten_steps_are_those_of_numpy_over_the_labelled_rows(steps_of, kind, lay
         kept = [number for number in of_step if number not in hidden]
         losses, gradient = losses_and_gradient(kind, those(truth, kept), w)
         assert seen["_unlabelled"][0] == BATCH - len(kept)
-        np.testing.assert_allclose(
-            seen["loss"][0], losses.sum() / max(1, len(kept)), rtol=2e-5, atol=1e-6
-        )
+        mean = losses.sum() / max(1, len(kept))
+        np.testing.assert_allclose(seen["loss"][0], mean, rtol=2e-5, atol=1e-6)
         w = w - RATE * gradient
     np.testing.assert_allclose(np.asarray(state.variables.params["w"]), w, rtol=2e-5, atol=2e-6)
 
 
 @pytest.mark.slow
 def test_a_batch_without_any_label_changes_no_parameter_though_its_features_are_seen(steps_of):
-    for kind, layout in (
-        ("label", "one device"),
-        ("label", "microbatches on devices"),
-        ("number", "one device"),
-    ):
+    layouts = {"label": ("one device", "microbatches on devices"), "number": ("one device",)}
+    for kind, layout in ((kind, layout) for kind, each in layouts.items() for layout in each):
         steps = steps_of(kind, layout)
         hide(steps.data, slice(None))
         steps.opened.source.arrays.update(steps.data)
         _, scalars, state = steps.run()
         assert np.array_equal(np.asarray(state.variables.params["w"]), START)
-        assert (
-            {float(each["loss"][0]) for each in scalars}
-            == {float(each["grad_norm"][0]) for each in scalars}
-            == {0.0}
-        )
+        for name in ("loss", "grad_norm"):
+            assert {float(each[name][0]) for each in scalars} == {0.0}
         assert float(state.variables.extra["seen"]) == BATCH / LAYOUTS[layout][1]
 
 
@@ -199,10 +192,8 @@ class Epochs:
     """Evaluations of the first parameters with one program."""
 
     def __init__(self, stack, task, data, make_input, devices=1):
-        self.data, config = (
-            data,
-            TrainerConfig(workdir="unused", global_batch_size=BATCH, iterations_per_loop=2),
-        )
+        self.data = data
+        config = TrainerConfig(workdir="unused", global_batch_size=BATCH, iterations_per_loop=2)
         job = Job(task, config, Placement.of(jax.devices()[:devices]))
         session = stack.enter_context(open_session(job))
         opened = job.open("eval", lambda ctx: make_input(data, ctx))
@@ -217,11 +208,11 @@ def module_stack():
 
 @pytest.fixture(scope="module")
 def epochs_of(module_stack, make_input):
-    return cache(
-        lambda kind, devices: Epochs(
-            module_stack, linear_task(kind), records(), make_input, devices
-        )
-    )
+    @cache
+    def epochs(kind, devices):
+        return Epochs(module_stack, linear_task(kind), records(), make_input, devices)
+
+    return epochs
 
 
 @pytest.fixture
@@ -241,11 +232,8 @@ def test_metrics_are_those_of_numpy_over_the_labelled_records(epochs_of, kind, d
     hide(epochs.data, list(hidden))
     result = epochs.evaluation.epoch()
     rows = those(truth, [number for number in range(RECORDS) if number not in hidden])
-    assert (result.records, result.labelled, result.proven) == (
-        RECORDS,
-        RECORDS - len(hidden),
-        True,
-    )
+    assert (result.records, result.proven) == (RECORDS, True)
+    assert result.labelled == RECORDS - len(hidden)
     losses, _ = losses_and_gradient(kind, rows, START)
     outputs = rows["x"].astype(np.float64) @ START
     np.testing.assert_allclose(result.metrics["loss"], losses.mean(), rtol=1e-5)
@@ -255,44 +243,37 @@ def test_metrics_are_those_of_numpy_over_the_labelled_records(epochs_of, kind, d
         np.add.at(expected, (rows["label"], outputs.argmax(1)), 1)
         assert np.array_equal(result.arrays["confusion"], expected)
     else:
-        errors = outputs[:, 0] - rows["number"]
-        np.testing.assert_allclose(
-            result.metrics["regression/rmse"], np.sqrt(np.mean(errors**2)), rtol=1e-5
-        )
+        rmse = np.sqrt(np.mean((outputs[:, 0] - rows["number"]) ** 2))
+        np.testing.assert_allclose(result.metrics["regression/rmse"], rmse, rtol=1e-5)
+
+
+def mean_loss(kind, rows):
+    return pytest.approx(losses_and_gradient(kind, rows, START)[0].mean(), rel=1e-5)
 
 
 def test_a_nan_is_a_missing_number_and_minus_one_is_not(evaluated):
     data = records()
     data["number"][:3] = -1, NAN, 5
     result = evaluated(linear_task("number"), data)
-    rows = those(data, [0, *range(2, RECORDS)])
     assert (result.labelled, result.not_finite) == (RECORDS - 1, {})
-    np.testing.assert_allclose(
-        result.metrics["loss"], losses_and_gradient("number", rows, START)[0].mean(), rtol=1e-5
-    )
+    rows = those(data, [0, *range(2, RECORDS)])
+    assert result.metrics["loss"] == mean_loss("number", rows)
 
 
-def test_labels_may_be_integers_of_any_size(evaluated):
-    data = records()
-    result = evaluated(linear_task("label"), {**data, "label": data["label"].astype(np.uint8)})
-    assert result.labelled == RECORDS
-    np.testing.assert_allclose(
-        result.metrics["loss"], losses_and_gradient("label", data, START)[0].mean(), rtol=1e-5
-    )
+def test_labels_may_be_integers_of_any_size_and_minus_one_if_it_is_a_class(evaluated):
+    data, task = records(), linear_task("label")
 
+    def shifted(variables, batch, *rest):
+        return task.loss_fn(variables, {**batch, "label": batch["label"] + 1}, *rest)
 
-def test_minus_one_is_a_label_if_it_is_one_of_the_classes(evaluated):
-    shifted = linear_task("label").loss_fn
-    task = linear_task("label", target=Target("label", CLASSES, base=-1), metrics={})
-    task = replace(
-        task,
-        loss_fn=lambda v, batch, *rest: shifted(v, {**batch, "label": batch["label"] + 1}, *rest),
-    )
-    data = records()
-    expected = losses_and_gradient("label", data, START)[0].mean()
-    result = evaluated(task, {**data, "label": data["label"] - 1})
-    assert result.labelled == RECORDS
-    np.testing.assert_allclose(result.metrics["loss"], expected, rtol=1e-5)
+    from_minus_one = {"target": Target("label", CLASSES, base=-1), "metrics": {}}
+    for tried, labels in (
+        (task, data["label"].astype(np.uint8)),
+        (replace(task, loss_fn=shifted, **from_minus_one), data["label"] - 1),
+    ):
+        result = evaluated(tried, {**data, "label": labels})
+        assert result.labelled == RECORDS
+        assert result.metrics["loss"] == mean_loss("label", data)
 
 
 def test_padding_changes_no_bit_of_metrics_over_labelled_records(epochs_of):
@@ -311,26 +292,19 @@ def test_a_metric_that_is_not_finite_is_explained(evaluated, caplog, tmp_path):
     # their sums of squares
     why = "undefined for these 40 records, or beyond float32"
     metrics = {name: why for name in result.metrics if name.startswith("regression/")}
-    assert (result.not_finite, result.labelled) == (
-        {"loss": "not finite for 3 of 40 records", **metrics},
-        RECORDS,
-    )
+    assert result.not_finite == {"loss": "not finite for 3 of 40 records", **metrics}
+    assert result.labelled == RECORDS
     assert "loss is not finite for 3 of 40 records" in caplog.text
     assert f"; regression/r2 is {why}" in str(result)
     result.write(str(tmp_path))
-    assert (
-        json.loads((tmp_path / "eval_result.json").read_text())["not_finite"] == result.not_finite
-    )
+    written = json.loads((tmp_path / "eval_result.json").read_text())
+    assert written["not_finite"] == result.not_finite
     data["number"][:] = 1e19
-    assert evaluated(linear_task("number"), data).not_finite == {
-        "loss": "not finite for the sum of 40 records",
-        **metrics,
-    }
+    expected = {"loss": "not finite for the sum of 40 records", **metrics}
+    assert evaluated(linear_task("number"), data).not_finite == expected
     data["number"][:] = 1
-    assert evaluated(linear_task("number"), data).not_finite.keys() == {
-        "regression/r2",
-        "regression/correlation",
-    }
+    undefined = evaluated(linear_task("number"), data).not_finite
+    assert undefined.keys() == {"regression/r2", "regression/correlation"}
 
 
 def measured(**metrics):
@@ -338,16 +312,13 @@ def measured(**metrics):
     return linear_task("label", target=None, metrics=metrics)
 
 
+AREA = AUC("label", lambda outputs, _: outputs[:, 0])
 OUTSIDE = {
     "a target": (linear_task("label", metrics={}), 7, r"label 'label' outside of 0\.\.2"),
     "minus two": (linear_task("label", metrics={}), -2, r"label 'label' outside of 0\.\.2"),
     "accuracy": (measured(right=Accuracy("label")), -1, r"outside of 0\.\.2 in the metric 'right'"),
     "per class": (measured(each=PerClass("label")), 7, r"outside of 0\.\.2 in the metric 'each'"),
-    "area": (
-        measured(area=AUC("label", lambda outputs, _: outputs[:, 0])),
-        2,
-        r"of 0\.\.1 in the metric 'area'",
-    ),
+    "area": (measured(area=AREA), 2, r"of 0\.\.1 in the metric 'area'"),
 }
 
 
@@ -386,9 +357,8 @@ def test_a_training_ends_before_it_saves_what_it_learned_from_such_a_label(
         sources.append(make_input(with_labels(0, label), ctx))
         return sources[-1]
 
-    settings = config(
-        on_nan=on_nan, accumulate=accumulate, checkpoint_every_steps=1, iterations_per_loop=2
-    )
+    settings = {"on_nan": on_nan, "accumulate": accumulate, "iterations_per_loop": 2}
+    settings = config(checkpoint_every_steps=1, **settings)
     with pytest.raises(InputError, match=rf"step \d has 1 record .*{text}\. No checkpoint"):
         Trainer(task, settings).train(input_fn, max_steps=6)
     first = next(step for step, ids in enumerate(sources[0].given, 1) if 30 in ids)
@@ -401,9 +371,8 @@ def test_a_split_without_labels_is_predicted_but_not_evaluated(make_input, confi
     hide(data, slice(None))
     trainer = Trainer(linear_task("label"), config())
     trainer.train(lambda ctx: make_input(stored, ctx), max_steps=1)
-    with pytest.raises(
-        EvaluationError, match="none of the 40 records has the label 'label', .* --mode predict"
-    ):
+    none = "none of the 40 records has the label 'label', .* --mode predict"
+    with pytest.raises(EvaluationError, match=none):
         trainer.evaluate(lambda ctx: make_input(data, ctx))
     predictions = list(trainer.predict(lambda ctx: make_input(data, ctx)))
     assert [int(each["label"]) for each in predictions] == [-1] * RECORDS
@@ -449,9 +418,10 @@ def test_a_mix_with_a_record_without_a_label_ends_the_step(make_input, config, m
         soft = batch.get("labels", jax.nn.one_hot(batch["label"], CLASSES))
         return optax.softmax_cross_entropy(outputs, soft), variables, outputs
 
-    task = linear_task(
-        "label", loss_fn=loss_fn, augment=lambda batch: mix(one_hot(batch, "label", CLASSES))
-    )
+    def mixed(batch):
+        return mix(one_hot(batch, "label", CLASSES))
+
+    task = linear_task("label", loss_fn=loss_fn, augment=mixed)
     Trainer(task, config("labelled")).train(lambda ctx: make_input(data, ctx), max_steps=2)
     smooth = replace(task, augment=lambda batch: one_hot(batch, "label", CLASSES, smoothing=0.1))
     hide(data, [5])

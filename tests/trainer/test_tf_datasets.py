@@ -25,13 +25,19 @@ def trained(dense_task, config, vectors):
 
     def run(name, training, *stops):
         for stop in stops:
-            result = Trainer(dense_task, config(name, iterations_per_loop=4)).train(
-                training, max_steps=stop
-            )
+            trainer = Trainer(dense_task, config(name, iterations_per_loop=4))
+            result = trainer.train(training, max_steps=stop)
         evaluation = tf_data.eval_dataset(vectors, global_batch=16)
         return Trainer(dense_task, config(name)).evaluate(evaluation), result
 
     return run
+
+
+@pytest.fixture
+def run_trainer(trained, program, dense_task, config):
+    """A trainer in whose work directory four steps were trained."""
+    trained("run", tf_data.training_batches(program, 16), 4)
+    return Trainer(dense_task, config("run"))
 
 
 def metrics_of(pair):
@@ -40,22 +46,22 @@ def metrics_of(pair):
 
 @pytest.mark.slow
 def test_a_dataset_of_infeeds_trains_the_bits_of_its_input_resumes_and_is_proven(trained, vectors):
+    options = {"global_batch": 16, "seed": 3}
+
     def given(ctx):
-        return tf_data.train_dataset(
-            vectors, global_batch=16, seed=3, hosts=ctx.hosts, start_step=ctx.start_step
-        )
+        place = {"hosts": ctx.hosts, "start_step": ctx.start_step}
+        return tf_data.train_dataset(vectors, **options, **place)
 
     def mapped(ctx):
         return given(ctx).map(lambda batch: batch)
 
-    itself = tf_data.train_dataset(vectors, global_batch=16, seed=3)
-    expected = trained("input", lambda ctx: train_dataset(vectors, global_batch=16, seed=3), 24)
+    itself = tf_data.train_dataset(vectors, **options)
+    expected = trained("input", lambda ctx: train_dataset(vectors, **options), 24)
     assert expected[0].proven
     for name, training in {"given": given, "itself": itself, "mapped": mapped}.items():
-        assert metrics_of(trained(name, training, 24)) == metrics_of(expected), name
-        assert metrics_of(trained(f"{name}, resumed", training, 12, 24)) == metrics_of(expected), (
-            name
-        )
+        for way, *stops in (("straight", 24), ("resumed", 12, 24)):
+            found = trained(f"{name}, {way}", training, *stops)
+            assert metrics_of(found) == metrics_of(expected), (name, way)
 
 
 def test_a_program_trains_the_same_with_and_without_a_stop_and_is_counted(
@@ -66,9 +72,8 @@ def test_a_program_trains_the_same_with_and_without_a_stop_and_is_counted(
 
     straight = trained("straight", training, 24)
     assert metrics_of(trained("stopped", training, 12, 24)) == metrics_of(straight)
-    result = Trainer(dense_task, config("straight")).evaluate(
-        tf_data.evaluation_batches(program, 16)
-    )
+    evaluation = tf_data.evaluation_batches(program, 16)
+    result = Trainer(dense_task, config("straight")).evaluate(evaluation)
     assert (result.records, result.num_records, result.proven) == (100, 100, False)
     assert result.metrics == pytest.approx(straight[0].metrics, rel=1e-6)
 
@@ -86,18 +91,14 @@ def test_dropping_batches_to_resume_may_take_longer_than_one_batch_may(dense_tas
         return x
 
     def slow(example):
-        x = tf.ensure_shape(
-            tf.numpy_function(slowly, [example["x"]], tf.float32, stateful=False), (8,)
-        )
-        return {"x": x, "label": example["label"]}
+        x = tf.numpy_function(slowly, [example["x"]], tf.float32, stateful=False)
+        return {"x": tf.ensure_shape(x, (8,)), "label": example["label"]}
 
     for stop in (30, 31):
         # with a second for an input that has its own bound
         trainer = Trainer(dense_task, config(stall_seconds=0.5))
-        assert (
-            trainer.train(tf_data.training_batches(program.map(slow), 16), max_steps=stop).step
-            == stop
-        )
+        batches = tf_data.training_batches(program.map(slow), 16)
+        assert trainer.train(batches, max_steps=stop).step == stop
 
 
 @pytest.mark.slow
@@ -110,51 +111,25 @@ def test_a_dataset_that_cannot_start_at_a_step_is_not_resumed_by_itself(trained,
 
 
 def test_uses_of_tf_datasets_with_silently_wrong_results_are_refused(
-    trained, program, vectors, dense_task, config
+    run_trainer, program, vectors, caplog
 ):
-    trained("run", tf_data.training_batches(program, 16), 4)
-    trainer = Trainer(dense_task, config("run"))
-    for endless in (
-        tf_data.training_batches(program, 16),
-        tf_data.train_dataset(vectors, global_batch=16),
+    masked = program.map(lambda each: each | {"_mask": tf.cast(each["label"] > 0, tf.float32)})
+    never, other = "the input never ends", "has global_batch=8, the trainer 16"
+    counted = r"the evaluation counted \d\d records; the split has 100"
+    for evaluation, error, text in (
+        (tf_data.training_batches(program, 16), InputError, never),
+        (tf_data.train_dataset(vectors, global_batch=16), InputError, never),
+        (tf_data.evaluation_batches(program, 8), InputError, other),
+        (tf_data.eval_dataset(vectors, global_batch=8), InputError, other),
+        (tf_data.evaluation_batches(masked, 16), EvaluationError, counted),
+        (lambda _: program.batch(16), InputError, r"is \w+ \[4"),
     ):
-        with pytest.raises(InputError, match="the input never ends"):
-            trainer.evaluate(endless)
-    for other in (
-        tf_data.evaluation_batches(program, 8),
-        tf_data.eval_dataset(vectors, global_batch=8),
-    ):
-        with pytest.raises(InputError, match="has global_batch=8, the trainer 16"):
-            trainer.evaluate(other)
-
-
-def test_an_evaluation_that_counts_another_number_than_the_program_has_is_an_error(
-    trained, program, dense_task, config
-):
-    trained("run", tf_data.training_batches(program, 16), 4)
-    masked = program.map(
-        lambda example: example | {"_mask": tf.cast(example["label"] > 0, tf.float32)}
-    )
-    with pytest.raises(
-        EvaluationError, match=r"the evaluation counted \d\d records; the split has 100"
-    ):
-        Trainer(dense_task, config("run")).evaluate(tf_data.evaluation_batches(masked, 16))
-
-
-@pytest.mark.slow
-def test_an_evaluation_of_batches_says_that_records_may_be_missing_and_names_the_way_out(
-    trained, program, dense_task, config, caplog
-):
-    trained("run", tf_data.training_batches(program, 16), 4)
-    trainer = Trainer(dense_task, config("run"))
+        with pytest.raises(error, match=text):
+            run_trainer.evaluate(evaluation)
     with caplog.at_level(logging.WARNING, "trainer"):
-        assert trainer.evaluate(program.batch(16, drop_remainder=True)).records == 96
-    assert (
-        "does not state how many records it has, so one that it left out would not be missed"
-        in caplog.text
-    )
-    with pytest.raises(InputError, match=r"is \w+ \[4"):
-        trainer.evaluate(lambda _: program.batch(16))
+        assert run_trainer.evaluate(program.batch(16, drop_remainder=True)).records == 96
+    missed = "does not state how many records it has, so one that it left out would not be missed"
+    assert missed in caplog.text
 
 
 def test_elements_that_are_pairs_are_refused_with_the_map_to_write(trained, program):
@@ -170,14 +145,11 @@ def test_predictions_and_two_evaluations_of_a_program_are_complete(
 ):
     task = replace(dense_task, predict_fn=lambda variables, batch: {"x": batch["x"][:, 0]})
     trainer = Trainer(task, config(keep_best="loss"))
-    batches = tf_data.evaluation_batches(program, 16)
-    result = trainer.train_and_evaluate(
-        tf_data.training_batches(program, 16),
-        {"one": batches, "two": batches},
-        max_steps=8,
-        eval_every_steps=4,
+    training, batches = (
+        make(program, 16) for make in (tf_data.training_batches, tf_data.evaluation_batches)
     )
+    both, ends = {"one": batches, "two": batches}, {"max_steps": 8, "eval_every_steps": 4}
+    result = trainer.train_and_evaluate(training, both, **ends)
     assert [each.records for each in result.evaluations] == [100] * 4
-    np.testing.assert_array_equal(
-        [each["x"] for each in trainer.predict(batches)], vectors["x"][:, 0]
-    )
+    predicted = [each["x"] for each in trainer.predict(batches)]
+    np.testing.assert_array_equal(predicted, vectors["x"][:, 0])

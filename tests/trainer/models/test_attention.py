@@ -42,8 +42,11 @@ def with_gradients(attend, segment_ids, query, key, value, weights):
 
 
 # Of values up to 4 and gradients up to 6; bfloat16 has 8 bits, so the last of 4 is 0.03.
-@pytest.mark.parametrize(("dtype", "most"), [(jnp.float32, 1e-5), (jnp.bfloat16, 0.04)])
-@pytest.mark.parametrize("segment_ids", [ONE, SEVERAL], ids=["one segment", "several"])
+@pytest.mark.parametrize(
+    ("segment_ids", "dtype", "most"),
+    [(ONE, jnp.float32, 1e-5), (SEVERAL, jnp.float32, 1e-5), (SEVERAL, jnp.bfloat16, 0.04)],
+    ids=["one segment", "several", "several bfloat16"],
+)
 def test_values_and_gradients_are_those_of_xla(dtype, most, segment_ids):
     given = arrays(dtype)
     expected = with_gradients(by_xla, segment_ids, *given)
