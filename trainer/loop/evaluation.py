@@ -62,9 +62,12 @@ class Evaluation:
         self._step = step
         self._on_records = on_records
         self._state = state
-        self.program = before.program if before and before.program.fits(opened) else self._program()
+        if before and before.exact_epoch.fits(opened):
+            self.exact_epoch = before.exact_epoch
+        else:
+            self.exact_epoch = self._compiled()
 
-    def _program(self) -> ExactEpoch:
+    def _compiled(self) -> ExactEpoch:
         job = self._job
         task = job.traced_task
         constants = self._constants(0)
@@ -109,7 +112,7 @@ class Evaluation:
             on_counted(records)
 
         constants = self._constants(padding)
-        with self.program.dispatching(session, opened, constants, record) as dispatches:
+        with self.exact_epoch.dispatching(session, opened, constants, record) as dispatches:
             started = time.perf_counter()
             for _ in dispatches:
                 if not dispatches.ended:

@@ -45,11 +45,11 @@ class ExactEpoch:
         epoch = opened.source.info.steps_per_epoch
         self._shapes = opened.struct, epoch
         self._make_carry = make_carry
-        self._program = job.program(step, constants, make_carry(), opened, gather)
-        out_bytes = self._program.rows_bytes() if wide else 0
+        self.program = job.program(step, constants, make_carry(), opened, gather)
+        out_bytes = self.program.rows_bytes() if wide else 0
         marks = [epoch] if epoch else []
         k = job.steps_per_dispatch(opened, session.superbatch_bytes, marks, out_bytes=out_bytes)
-        self._program.lengthen(k)
+        self.program.lengthen(k)
         self._steps = Steps(0, epoch, k if epoch else 1)
 
     def fits(self, opened: OpenedInput) -> bool:
@@ -66,7 +66,7 @@ class ExactEpoch:
     ) -> Iterator[Dispatches]:
         """The dispatches of an epoch, from its beginning. record: see Dispatches."""
         carry = self._make_carry()
-        program = self._program
+        program = self.program
         start = opened.source.info.start
         with session.feeding(program, opened, start, self._steps) as feeder:
             yield Dispatches(carry, 0, feeder, program, record, session.activity, constants)

@@ -109,6 +109,20 @@ def test_each_new_checkpoint_is_evaluated_by_one_program_until_the_last_step(
     assert [json.loads(line)["step"] for line in lines] == [1, 3, 4]
 
 
+def test_an_input_of_another_size_gets_a_program_of_its_own(follower, put, vectors, make_input):
+    sizes = iter((100, 40))
+
+    def input_fn(ctx):
+        count = next(sizes)
+        return make_input({key: array[:count] for key, array in vectors.items()}, ctx)
+
+    put(1)
+    results = follower.evaluate_continuously(input_fn, poll_seconds=0.1)
+    first = next(results)
+    put(4)
+    assert (first.records, next(results).records) == (100, 40)
+
+
 def test_following_a_run_does_not_change_its_checkpoints(follower, put, vector_input):
     put(4)
     checkpoints = Path(follower.config.workdir, "checkpoints")

@@ -208,6 +208,12 @@ def test_a_prediction_without_a_row_per_record_is_named(of_records, dense_task, 
         of_records(vector_input, task=wrong)
 
 
+def test_records_come_once_however_often_the_epoch_is_repeated(trainer, vector_input):
+    parts = []
+    trainer.evaluate(vector_input, check_padding=True, on_records=parts.append)
+    assert [number for part in parts for number in part.index] == [*range(100)]
+
+
 def test_rows_are_computed_apart_and_only_for_on_records_so_that_metrics_keep_their_bits(
     predicting, dense_task
 ):

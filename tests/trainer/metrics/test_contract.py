@@ -265,7 +265,7 @@ def test_metrics_have_the_same_bits_for_any_order_and_batching(whole, in_any_ord
 
 
 def test_the_state_of_metrics_is_updated_in_place(whole):
-    program = whole[0]._program
-    for executable in program.executables.values():
-        state = sum(leaf.nbytes for leaf in jax.tree.leaves(whole[0]._tallies()))
+    epoch = whole[0].exact_epoch
+    state = sum(leaf.nbytes for leaf in jax.tree.leaves(epoch._make_carry()))
+    for executable in epoch.program.executables.values():
         assert executable.memory_analysis().alias_size_in_bytes >= state
