@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pipeline.commands.shown_records import show_records
 from record_sources import SOURCES, Source
 
-from pipeline.commands.shown_records import show_records
 from pipeline.errors import (
     CorruptRecordError,
     OptionError,
