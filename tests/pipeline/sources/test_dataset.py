@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipeline.commands.shown_records import show_records
 from record_sources import SOURCES, Source
 
 from pipeline.errors import (
@@ -23,6 +22,7 @@ from pipeline.errors import (
     SchemaError,
     StorageError,
 )
+from pipeline.pages.shown_records import show_records
 from pipeline.parsing import RecordParser
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Schema
