@@ -27,8 +27,8 @@ class ExactEpoch:
     """A step compiled for all of an input, and for any other with the same shapes and size.
 
     constants, gather: see Compiled. make_carry: makes what the first step gets; each epoch donates
-    its own. wide: whether the rows that the step returns count
-    towards the memory of a dispatch; those of a few bytes per record do not."""
+    its own. wide: whether the rows that the step returns count towards the memory of a dispatch;
+    those of a few bytes per record do not."""
 
     def __init__(
         self,

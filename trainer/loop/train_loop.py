@@ -67,7 +67,10 @@ def train_steps(
             stack.callback(pace.settle, 1)  # the feeder's thread may be waiting for it
         feeder = stack.enter_context(
             session.feeding(
-                *(program, opened, begun.position, steps),
+                program,
+                opened,
+                begun.position,
+                steps,
                 late=session.check_late,
                 ends=end is None,
             )
@@ -90,8 +93,17 @@ def train_steps(
             stops=profile.stops,
         )
         training = Training(
-            *(session, opened, begun, end, evaluations),
-            *(program, pace, profile, recorder, monitor, schedule),
+            session,
+            opened,
+            begun,
+            end,
+            evaluations,
+            program,
+            pace,
+            profile,
+            recorder,
+            monitor,
+            schedule,
         )
         if jax.process_index() == 0:
             session.checkpoints.on_complete = training.completed
