@@ -22,6 +22,7 @@ from raw_data.imagenet import RawImagenet
 from raw_data.pixels import RawMnist
 from raw_data.records import prepare_tfds
 from raw_data.tables import RawTables
+from sweep import SWEEP
 
 from converters import digits_raw, imagenet_to_gcs
 from pipeline.inputs import batches
@@ -54,7 +55,10 @@ COMPLETE = "python -m pytest -n 3 --dist loadfile -m ''"
 
 
 def pytest_collection_modifyitems(items):
-    """Files with long tests first: what begins last must not be what ends last."""
+    """Leaves the tests marked `sweep` to .ci/sweep. Files with long tests first: what begins last must not be what ends
+    last."""
+    if not SWEEP:
+        items[:] = [item for item in items if not item.get_closest_marker("sweep")]
     long = {
         item.path for item in items if item.get_closest_marker("slow") or "e2e" in item.path.parts
     }

@@ -200,6 +200,7 @@ def looked(theirs, trained, tmp_path_factory):
     "- raw data, and datasets that TFDS has prepared;",
     "You can look at, verify, convert and train on these",
 )
+@pytest.mark.slow
 def test_commands_that_look_at_files_execute_nothing_in_them_and_start_no_process(theirs, looked):
     found, _ = looked
     assert not theirs.marks()
@@ -256,6 +257,7 @@ def test_a_conversion_and_a_training_import_nothing_from_the_current_directory(t
     "Of the options in the history, those that would write a file or run code have no effect",
     "- checkpoints: infeed's own,",
 )
+@pytest.mark.slow
 def test_a_prediction_neither_runs_nor_writes_what_the_options_in_the_history_name(
     theirs, trained, forked
 ):

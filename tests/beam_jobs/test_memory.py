@@ -4,7 +4,7 @@ import pytest
 from memory import BUCKET, MIB, ROWS, peak
 from sweep import SWEEP
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(800)]
+pytestmark = [pytest.mark.slow, pytest.mark.sweep, pytest.mark.timeout(800)]
 SMALL, LARGE = 0.2, 0.6  # GB
 
 

@@ -20,9 +20,9 @@ CONVERT += "from beam_jobs.launch import exit_with; exit_with(main)"
 # so that --local-processes=auto is 2 for a table of some bytes
 LARGE = "from beam_jobs.runners import processes; processes._SECONDS_PER_PROCESS = 1e-9; "
 LARGE += "processes.num_cores = lambda: 2; processes.free_memory_bytes = lambda: 2**32; "
-ENDS = [("group", signal.SIGINT, "auto"), ("launcher", signal.SIGKILL, "auto")]
+ENDS = [("launcher", signal.SIGKILL, "auto")]
 if SWEEP:
-    ENDS += [("launcher", signal.SIGINT, "auto")]
+    ENDS += [("group", signal.SIGINT, "auto"), ("launcher", signal.SIGINT, "auto")]
     ENDS += [(of, number, processes) for of, number, _ in ENDS for processes in (1, 2)]
 KILLS = (  # see sitecustomize
     "half:train.*-0",
@@ -134,7 +134,7 @@ def test_a_table_that_was_killed_resumes_to_the_same_bytes(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", [2, "auto"])
+@pytest.mark.parametrize("processes", [*[2] * SWEEP, "auto"])
 def test_two_processes_write_the_same_bytes_of_a_parquet_table(
     convert, expected, tmp_path, processes
 ):

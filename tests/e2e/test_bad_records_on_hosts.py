@@ -9,7 +9,7 @@ from damage import flip_payload_bits
 from trainer.reports.seen_records import seen_steps
 from trainer.reports.segments import read_history
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 BAD = 30  # in an evaluation by 48 it is the second host's
 TRAINED_BAD, STAND_IN = (7, 8), 9

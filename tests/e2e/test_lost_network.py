@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.sweep]
 
 WORKER = Path(__file__).with_name("host_worker.py")
 TIMEOUT = 12.0  # host_timeout_seconds

@@ -17,6 +17,7 @@ from pictures import FORMATS, encoded, picture, transparent
 from PIL import Image
 from raw_data.pixels import RawCifar, RawMnist
 from stages import without_beam
+from sweep import SWEEP
 
 from converters import cifar_to_gcs, idx_to_gcs, image_folder_to_gcs
 from pipeline.datasets import eval_dataset, open_dataset
@@ -138,6 +139,7 @@ def files_of(shards, split, directory):
     return paths
 
 
+@pytest.mark.slow
 def test_the_recipe_of_small_jpegs_predicts_files_as_records(
     digits, digits_run, predicted, tmp_path
 ):
@@ -176,7 +178,7 @@ PIXELS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", PIXELS)
+@pytest.mark.parametrize("recipe", PIXELS if SWEEP else ["images"])
 def test_pngs_of_exact_pixels_are_predicted_as_records(recipe, predicted, tmp_path):
     convert, options = PIXELS[recipe]
     convert(tmp_path)

@@ -15,7 +15,10 @@ from trainer.__main__ import main as trainer_main
 from trainer.checkpoints import get_variable_names, get_variable_value
 
 # runpy warns of modules that tests of this process have imported before.
-pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:.*found in sys.modules"),
+]
 HEADER = ["rooms", "area", "code", "garden", "kind"]
 MISSING = float("nan")
 # float32 does not hold all of them
@@ -207,7 +210,6 @@ def other_table(directory, name, change):
     return command(directory, shards, "--mode=evaluate"), rows
 
 
-@pytest.mark.slow
 def test_an_evaluation_of_another_table_means_the_same_and_counts_categories_never_seen(
     run, expected, capfd
 ):
@@ -228,7 +230,6 @@ def test_an_evaluation_of_another_table_means_the_same_and_counts_categories_nev
     assert "categories never seen count as missing (20 values)" in printed
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["evaluate", "train"])
 def test_a_class_that_the_model_does_not_have_is_refused_before_anything_is_written(
     run, mode, capfd

@@ -134,14 +134,7 @@ STARTS = {
     "local": (["--local-processes=2"], "sdk_worker_main", f"{LOCAL} {OURS}"),
     "dask": (["--runner=dask", "--local-processes=2"], "--multiprocessing-fork", f"{DASK} {OURS}"),
 }
-SAMPLE = [
-    ("dask", "*", True),
-    ("local", "*", True),
-    ("local", "*.data_plane", False),
-    ("dask", "apache_beam", True),
-]
-
-
+SAMPLE = [("dask", "*", True), ("local", "*.data_plane", False)]
 if SWEEP:
     SAMPLE = [
         (runner, module, each)

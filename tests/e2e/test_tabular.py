@@ -158,6 +158,7 @@ def test_large_integers_mean_the_same_in_evaluations_predictions_and_exports(
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_two_hosts_know_large_integers(run_hosts, tmp_path, without_beam):
     """One does, as the test before shows: both measure what follows from the raw numbers."""
     targets, files = converted(tmp_path, *NANOSECONDS), {"data_dir": f"{tmp_path}/shards"}

@@ -27,6 +27,9 @@ WORDS = ["a", "shard", "of", "records", "reads", "the", "größte", "batch", "on
 LENGTH = 32
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
     """texts(tokenizer): the output directory. A directory of 60 documents of up to 100 bytes."""
@@ -113,7 +116,6 @@ def printed(config, capsys, **fields):
     return capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_samples_begin_with_the_prompt_and_follow_from_the_seed(trained, capsys):
     shown = printed(trained, capsys, prompt="größ", num_samples=3)
     texts = shown.removesuffix("\n").split("\n---\n")

@@ -12,6 +12,7 @@ import simplejpeg
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from sweep import examples
 
 from converters import image_folder_to_gcs, imagenet_to_gcs
 from pipeline.datasets import open_dataset, train_dataset
@@ -71,7 +72,7 @@ def window_of(data, height, width):
     return y, x, h, w
 
 
-@settings(max_examples=1000)
+@settings(max_examples=examples(1000))
 @given(
     data=st.data(),
     height=SIDES,

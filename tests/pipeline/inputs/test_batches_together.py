@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from bad_pictures import OPS
 from host_batches import assert_same, taken
+from sweep import SWEEP
 
 from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.errors import BatchSizeError, OptionError, SchemaError
@@ -84,7 +85,7 @@ def test_batches_before_that_of_a_bad_record_are_delivered(workers, returns, err
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [*[0] * SWEEP, 2])
 def test_slow_ops_delay_no_batch_beyond_the_time_that_it_takes(workers):
     options = {
         "global_batch": 8,

@@ -119,6 +119,7 @@ def ran(input_of, settings):
 
 
 @pytest.mark.parametrize("name", RUNS)
+@pytest.mark.slow
 def test_both_layouts_train_to_the_same_losses(ran, name):
     expected, found = (ran[name, layout][0] for layout in AXES)
     assert len(expected) == STEPS

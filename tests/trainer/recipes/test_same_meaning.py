@@ -7,6 +7,7 @@ import optax
 import pytest
 from flax import nnx
 from narrow_recipes import NARROW, narrow_resnets, row
+from sweep import SWEEP
 
 from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.description import Description
@@ -145,11 +146,12 @@ def a_test_split_alone(_, records):
 
 
 CLASSIFIERS = [name for name in NARROW if name not in TEXTS]
+SOME = NARROW if SWEEP else ["images", "tabular"]
 MAPPED = [
     *(row(name, in_another_order) for name in CLASSIFIERS),
     ("tabular", other_statistics),
-    *(pytest.param(name, a_subset, marks=pytest.mark.slow) for name in CLASSIFIERS),
-    *(pytest.param(name, a_test_split_alone, marks=pytest.mark.slow) for name in NARROW),
+    *(pytest.param(name, a_subset, marks=pytest.mark.slow) for name in SOME),
+    *(pytest.param(name, a_test_split_alone, marks=pytest.mark.slow) for name in SOME),
 ]
 
 
@@ -281,7 +283,7 @@ def test_an_export_is_not_verified_with_records_that_number_categories_different
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CLASSIFIERS)
+@pytest.mark.parametrize("name", CLASSIFIERS if SWEEP else ["images", "tabular"])
 def test_a_label_that_is_no_class_names_its_record_in_training_and_evaluation(
     trained, name, tmp_path
 ):

@@ -85,6 +85,7 @@ def test_best_export_refuses_to_compare_with_a_damaged_export(tmp_path, text):
         measured(str(tmp_path), "loss")
 
 
+@pytest.mark.slow
 def test_best_exports_only_what_is_better_than_the_newest_export_also_after_a_restart(
     train, vector_input, tmp_path
 ):
