@@ -12,7 +12,7 @@ import dataclasses
 import fnmatch
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -21,6 +21,7 @@ import numpy as np
 
 from beam_jobs.claims import check_mergeable, renew_claim
 from beam_jobs.converter import ConversionJob
+from beam_jobs.copies import Counted
 from beam_jobs.ledger import (
     Ledger,
     SourceSummary,
@@ -33,8 +34,9 @@ from beam_jobs.plan import SplitPlan
 from beam_jobs.summary import empty_folders, few_different, in_words, summarize, write_summary
 from pipeline.errors import ConversionError, InfeedError, StorageError
 from pipeline.packages import version_of
+from pipeline.shards.copies import update_copies
 from pipeline.shards.frames import crc32c
-from pipeline.shards.manifest import Manifest, SplitEntry, update_manifest
+from pipeline.shards.manifest import Manifest, SplitEntry, find_manifest, update_manifest
 from pipeline.shards.naming import (
     MANIFEST_FILE,
     index_file,
@@ -124,10 +126,15 @@ def verdict_on_error(job: ConversionJob, split: str) -> Iterator[None]:
 
 
 def commit_split(
-    plan: SplitPlan, summaries: Sequence[SourceSummary], written: Iterable[Written]
+    plan: SplitPlan,
+    summaries: Sequence[SourceSummary],
+    written: Iterable[Written],
+    counted: Counted,
+    uncommitted: Collection[str] = (),
 ) -> Verdict:
     """Publishes a complete split and its verdict; returns the verdict.
 
+    counted: the copies in all splits, of which the uncommitted ones may still be those of before.
     Raises ConversionError if records were lost or, after writing the ledger, if too many were
     rejected."""
     job = plan.job
@@ -155,6 +162,7 @@ def commit_split(
         *empty_folders(split, (job.sources[number] for number in empty)),
         *few_different(plan, proven.rows),
     ]
+    warnings += _publish_copies(plan, entry, counted, uncommitted)
     summary = summarize(plan, entry, proven.notes, fresh, warnings)
     # only a report; some buckets forbid replacing the first one
     with contextlib.suppress(StorageError):
@@ -196,6 +204,28 @@ def _publish_index(plan: SplitPlan, proven: Ledger) -> SplitEntry:
         totals=dict(sorted(proven.totals.items())),
         sources={"inputs": len(sources), "bytes": sum(source.bytes for source in sources)},
     )
+
+
+def _publish_copies(
+    plan: SplitPlan, entry: SplitEntry, counted: Counted, uncommitted: Collection[str]
+) -> Iterator[str]:
+    """Publishes the copies in this split, and in it and each that is committed; yields what to tell
+    of them.
+
+    Leaves out splits of which not all records were counted: an older infeed wrote them."""
+    job = plan.job
+    split = plan.split
+    manifest = find_manifest(job.output_dir, job.output)
+    entries = {**(manifest.splits if manifest else {}), split: entry}
+    prints = {
+        name: each.fingerprint
+        for name, each in entries.items()
+        if counted.records[name] == each.num_records and name not in uncommitted
+    }
+    pairs = [{each: prints[each] for each in sorted({split, name})} for name in prints]
+    copies = [counted.of(job, pair) for pair in pairs if split in prints]
+    update_copies(job.output, job.output_dir, split, copies)
+    yield from (each.in_words(entries) for each in copies if each.records)
 
 
 def _publish_manifest(job: ConversionJob, split: str, entry: SplitEntry) -> None:

@@ -96,12 +96,14 @@ class Converted:
     fixups: the kinds of repair that its raw bytes needed.
     notes: remarks for the user, which are counted. Each follows the words "in 3 of 10 records"; one
     with {} may be there several times, and has the count in place of it.
-    totals: counts by name; the manifest states their sums over the split."""
+    totals: counts by name; the manifest states their sums over the split.
+    content: what copies are recognized by, if not by the raw bytes."""
 
     features: Mapping[str, Value] | bytes
     fixups: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     totals: Mapping[str, int] = field(default_factory=dict)
+    content: bytes = b""
 
 
 class _AnyConverter(Protocol):

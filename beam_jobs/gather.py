@@ -35,6 +35,7 @@ from beam_jobs.raw_rows import (
 )
 from beam_jobs.references import Reference, References, encoded, in_order
 from pipeline.errors import RawDataError
+from pipeline.shards.copies import content_digest
 from pipeline.shards.example import example_pieces
 from pipeline.shards.frames import FRAME_BYTES, crc32c, crc32c_of, frame_ends
 from pipeline.shards.naming import add_digests, key_digest
@@ -78,6 +79,7 @@ class _Writing:
         self.num_bytes = 0
         self.index = array("I")  # length, crc32c of each record
         self.raw_crcs = array("I")
+        self.contents = array("Q")
         self.sums = RecordSums(plan.job.converter)
 
     def convert(self, ref: Reference, data: bytes) -> None:
@@ -103,6 +105,7 @@ class _Writing:
         ledger.notes.update(converted.notes)
         ledger.totals.update(converted.totals)
         self.sums.add(pieces)
+        self.contents.append(content_digest(converted.content or data))
 
     def _append(self, payload: Sequence[bytes]) -> None:
         """Writes a framed record. The payload is in pieces, because joining them would copy it."""
@@ -139,6 +142,7 @@ class _Writing:
             columns=self.sums.columns(),
             raw=base64.b64encode(rows.tobytes()).decode(),
             raw_checksum=plan.raw_checksum,
+            content=base64.b64encode(np.array(self.contents, "<u8").tobytes()).decode(),
         )
 
 

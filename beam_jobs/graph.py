@@ -1,9 +1,11 @@
 """The Beam graph of a conversion: one linear chain, because some runners lose every other branch.
 
     Create(sources) -> scan -> GroupByKey(bucket) -> assign -> GroupByKey(shard) -> gather
-                          \\-> sums by bucket, sampled sizes by split  -> GroupByKey(one) -> commit
+                          \\-> sums by bucket, sampled sizes by split
+        -> GroupByKey(digest) -> count -> GroupByKey(one) -> commit
 
-The sums and sizes are side inputs of assign, gather and commit.
+The sums and sizes are side inputs of assign, gather and commit. Before "by digest" each shard adds
+20 bytes per record, for counting copies.
 
 Keys are integers (Python hashes differ between processes) and never None. The payload is never
 grouped. Rejects and counts are part of the results: there are no tags and no finish_bundle. The
@@ -20,6 +22,7 @@ from apache_beam.metrics.metric import Metrics
 from beam_jobs.claims import check_claim, claim
 from beam_jobs.commit import commit_split, verdict_on_error
 from beam_jobs.converter import ConversionJob, Packer, Source
+from beam_jobs.copies import Contents, Counted, contents_before, counted, shards_before
 from beam_jobs.gather import write_shard
 from beam_jobs.ledger import (
     SourceSummary,
@@ -50,6 +53,7 @@ from pipeline.storage.schemes import is_remote, open_storage
 
 _SUMMARIES = -1  # the key of source summaries in both groupings
 _SHARD_BITS = 32  # a grouping key is split number << 32 | bucket or shard
+_BEFORE = -2  # and below, in the second grouping: shards of splits converted before
 _ONE = 0
 _SCANS_AT_ONCE = 16
 
@@ -83,6 +87,8 @@ def pipeline_of(job: ConversionJob, options: Any) -> beam.Pipeline:
         | "assign" >> beam.FlatMap(_assign, job, sums, sampled)
         | "by shard" >> beam.GroupByKey()
         | "gather" >> beam.FlatMap(_gather, job, sums, sampled)
+        | "by digest" >> beam.GroupByKey()
+        | "count" >> beam.FlatMap(_count)
         | "all" >> beam.GroupByKey()
         | "commit" >> beam.FlatMap(_commit, job, sums, sampled)
     )
@@ -180,30 +186,53 @@ def _assign(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -
             claim(plan)
             # One listing replaces a request per shard in gather, which reads all bytes to verify.
             receipts = () if job.verify_existing else finished_shards(plan)
-            finished = {each.shard: Written.of(each, reused=True) for each in receipts}
+            finished = {
+                each.shard: (
+                    Written.of(each, reused=True),
+                    Contents.of(each, plan.shard_file(each.shard)),
+                )
+                for each in receipts
+            }
         for shard in range(plan.num_shards):  # so that shards without rows are written, too
             yield _key(job, plan.split, shard), finished.get(shard, References.of([]))
+    for number, shard in enumerate(shards_before(job)):
+        yield _BEFORE - number, shard
     for summary in summaries:
         yield _SUMMARIES, summary
 
 
 def _gather(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -> Iterator[Keyed]:
-    """A shard's rows -> (_ONE, Written). Writes the shard and its receipt."""
+    """A shard's rows -> (_SUMMARIES, Written) and, by group, (number, Contents). Writes the shard
+    and its receipt."""
     key, values = element
+    records = sum(each.records for each in sums.values())
     if key == _SUMMARIES:
-        yield from ((_ONE, summary) for summary in values)
+        yield from ((_SUMMARIES, summary) for summary in values)
+        return
+    values = list(values)
+    if key < _SUMMARIES:
+        for contents in contents_before(job, values[0]):
+            yield from contents.by_group(records)
         return
     split, shard = _unkey(job, key)
-    values = list(values)
-    if finished := [value for value in values if isinstance(value, Written)]:
-        yield _ONE, finished[0]
+    if finished := [value for value in values if isinstance(value, tuple)]:
+        written, contents = finished[0]
+        yield _SUMMARIES, written
+        yield from contents.by_group(records)
         return
     with verdict_on_error(job, split):
         plan = _plan(job, split, sums, sampled)
         receipt, reused = write_shard(plan, shard, concat(values))
     for name in ("records", "bytes"):
         Metrics.counter("infeed", f"{split}_{name}").inc(getattr(receipt, name))
-    yield _ONE, Written.of(receipt, reused)
+    yield _SUMMARIES, Written.of(receipt, reused)
+    yield from Contents.of(receipt, plan.shard_file(shard)).by_group(records)
+
+
+def _count(element: Values) -> Iterator[Keyed]:
+    """The records with some digests -> (_ONE, Counted)."""
+    key, values = element
+    yield from ((_ONE, each) for each in (values if key == _SUMMARIES else [counted(values)]))
 
 
 def _commit(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -> Iterator[str]:
@@ -212,7 +241,12 @@ def _commit(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -
     _, values = element
     arrived = list(values)
     failures = list[InfeedError]()
+    copies = Counted()
+    for value in arrived:
+        if isinstance(value, Counted):
+            copies.add(value)
     plans = [_plan(job, split, sums, sampled) for split in job.splits]
+    uncommitted = [*job.splits]
     for plan in plans:
         split = plan.split
         summaries = [
@@ -221,13 +255,15 @@ def _commit(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -
             if isinstance(value, SourceSummary) and job.sources[value.source].split == split
         ]
         written = [each for each in arrived if isinstance(each, Written) and each.split == split]
+        uncommitted.remove(split)
         try:
             with verdict_on_error(job, split), distrusting_receipts(plans):
-                yield commit_split(plan, summaries, written).message
+                yield commit_split(plan, summaries, written, copies, uncommitted).message
             with contextlib.suppress(StorageError):
                 remove_packed_files(job, split)
         except InfeedError as e:  # the other splits may be complete, or have rejects to list
             failures.append(e)
+            uncommitted.append(split)
     if failures:
         raise failures[0]
     for path in job.scratch:

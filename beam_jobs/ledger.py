@@ -96,10 +96,16 @@ class Receipt:
     columns: Mapping[str, ColumnSums]
     raw: str  # base64 of RAW_ROW [rows that arrived], in order
     raw_checksum: str | None  # of all raw files of the split at that time: see SplitPlan
+    content: str = ""  # base64 of little-endian uint64 [records], see content_digest; "": not known
 
     def index_rows(self) -> np.ndarray:
         """The index of the shard's records: uint32 [records, 2]."""
         return np.frombuffer(base64.b64decode(self.index), "<u4").reshape(-1, 2)
+
+    def content_digests(self) -> np.ndarray:
+        """The digest of each record's raw content: uint64 [records]; [0] if an older infeed wrote
+        the shard."""
+        return np.frombuffer(base64.b64decode(self.content), "<u8")
 
     def write(self, job: ConversionJob) -> None:
         """Publishes the receipt. The shard must exist already."""

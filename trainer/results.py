@@ -56,6 +56,8 @@ class EvalResult:
     classes: "classes not compared" where the model's data or these have no names of classes to
         compare, "class numbers assumed to match (same_classes)" where only one of the two has; else
         "".
+    copies: how many of the split's records are also in each other split, by split; None if that is
+        not known.
     checkpoint_path: as given to the evaluation.
     data, fingerprint: what the input calls its records, and what identifies them."""
 
@@ -74,6 +76,7 @@ class EvalResult:
     unseen: int = 0
     not_finite: dict[str, str] = field(default_factory=dict)
     classes: str = ""
+    copies: Mapping[str, int] | None = None
     checkpoint_path: str | None = None
     data: str | None = None
     fingerprint: str = ""
@@ -91,6 +94,11 @@ class EvalResult:
             notes.append(
                 f"categories never seen count as missing ({counted(self.unseen, 'value')})"
             )
+        notes += [
+            f"{count} of the records {'is' if count == 1 else 'are'} also in {split}"
+            for split, count in (self.copies or {}).items()
+            if count
+        ]
         records = f"{self.labelled} {'labelled ' * unlabelled}{f'of {due} ' if due else ''}records"
         of = f" of {self.data}" if self.data else ""
         proven = "proven exact" if self.proven else "not proven"

@@ -99,7 +99,7 @@ class ImageFolderConverter:
             data = unpacked(data, ref.number("unpacked_bytes"), ref.number("crc32"))
         image = self.to_jpeg(data)
         features = _features(image, ref.key, ref.text("class"), ref.number("label"))
-        return Converted(features, image.fixups, image.notes)
+        return Converted(features, image.fixups, image.notes, content=data)
 
 
 def _files(storage: Storage, source: Source) -> Iterator[tuple[str, File, Member]]:

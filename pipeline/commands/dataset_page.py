@@ -23,6 +23,7 @@ from pipeline.commands.split_facts import SplitFacts, fitting
 from pipeline.pages.figures import histogram
 from pipeline.pages.page import page_html
 from pipeline.pages.shown_records import ShownRecord
+from pipeline.shards.copies import sentences
 from pipeline.shards.manifest import Manifest
 from pipeline.shards.naming import rejects_file
 from pipeline.sizes import counted
@@ -56,6 +57,7 @@ def dataset_page(
         "made_by": made_by,
         "manifest": manifest,
         "splits": drawn,
+        "copies": [*sentences(manifest)],
         "main": max(
             drawn,
             key=lambda split: (split["name"] == "train", split["entry"].num_records),

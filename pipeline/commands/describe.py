@@ -45,6 +45,7 @@ from pipeline.orders.order import MAX_RECORDS
 from pipeline.pages.page import check_page, write_page
 from pipeline.pages.shown_records import item_text, label_text, shortened
 from pipeline.raw.jpeg import UNREADABLE
+from pipeline.shards.copies import sentences
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import Manifest, read_manifest
 from pipeline.shards.schema import COLUMNS, Feature, Labels, read_statistics
@@ -149,6 +150,8 @@ def print_description(manifest: Manifest, text: TextInfo | None, samples: int, e
         rows = ([name, *map(_statistic, asdict(each).values())] for name, each in columns.items())
         if split in manifest.splits:
             console.print(table(COLUMNS, rows, f"{split}: columns"))
+    for sentence in sentences(manifest):
+        say(console, sentence)
     for split, entry in sorted(manifest.splits.items()):
         say(
             console,

@@ -36,6 +36,8 @@ class InputInfo:
         evaluation compares what metrics add up under these names.
     provenance: how the batches came about, as JSON, from which `infeed seen` names the records of
         any step; None if that is not known.
+    copies: of an epoch's records, how many are also in each other split, by split; None if that is
+        not known.
     name: of the data, for messages.
     description: what gives the numbers in the batches their meaning; None if that is not known."""
 
@@ -55,4 +57,5 @@ class InputInfo:
     totals: Mapping[str, int] = field(default_factory=dict)
     provenance: Mapping[str, Any] | None = None
     description: Description | None = None
+    copies: Mapping[str, int] | None = None
     name: str | None = None

@@ -14,6 +14,7 @@ from pipeline.errors import OptionError
 from pipeline.shards.schema import SHARD_FILES
 
 MANIFEST_FILE = "manifest.json"
+COPIES_FILE = "_index/copies.json"
 _SPLIT = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _TAKEN = ("manifest", "dataset_info", "features")
 

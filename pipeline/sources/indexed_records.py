@@ -16,6 +16,7 @@ import numpy as np
 
 from pipeline.description import description_of
 from pipeline.errors import CorruptRecordError, InfeedError, ShardError, printable
+from pipeline.shards.copies import copies_elsewhere
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.frames import FRAME_BYTES, HEADER_BYTES, crc32c, proven_crc
 from pipeline.shards.manifest import Manifest
@@ -231,6 +232,7 @@ class IndexedRecords(ReadDirectly):
             verify_command=f"infeed verify {directory} --split {split} --decode",
             totals=self.entry.totals,
             describe=partial(description_of, manifest, split, labels, storage),
+            find_copies=partial(copies_elsewhere, manifest, split),
         )
 
     def read(self, groups: Groups, ahead_bytes: int = 0) -> IndexedReading:

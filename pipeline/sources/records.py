@@ -113,7 +113,9 @@ class RecordsInfo:
         is none.
     totals: sums over all records that the manifest states, such as num_bytes of packed text.
     describe: finds the description, when it is needed; None: the features and class names are all
-        there is."""
+        there is.
+    find_copies: finds how many of the records are also in each other split, by split; None: not
+        known, nor where it returns None."""
 
     name: str
     fingerprint: str
@@ -129,6 +131,7 @@ class RecordsInfo:
     verify_command: str | None = None
     totals: Mapping[str, int] = field(default_factory=dict)
     describe: Callable[[], Description | None] | None = None
+    find_copies: Callable[[], Mapping[str, int] | None] = lambda: None
 
     def __post_init__(self) -> None:
         if self.source_starts is None:

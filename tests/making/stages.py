@@ -26,7 +26,8 @@ class Stages:
             sampled = dict(self._all(graph._sample, offered))
         assigned = self._all(graph._assign, by_key(scanned), sums, sampled)
         gathered = self._all(graph._gather, by_key(assigned), sums, sampled)
-        self._all(graph._commit, by_key(gathered), sums, sampled)
+        counted = [made for element in by_key(gathered) for made in graph._count(element)]
+        self._all(graph._commit, by_key(counted), sums, sampled)
         return self
 
     def wait_until_finish(self):

@@ -142,6 +142,7 @@ class Evaluation:
             data=info.name,
             fingerprint=info.fingerprint,
             classes=opened.classes,
+            copies=info.copies,
             totals={name: total for each in totals.values() for name, total in each.items()},
             not_finite=_not_finite(means | scalars, proof.sums, delivered.labelled),
         )

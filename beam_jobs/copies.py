@@ -1,0 +1,152 @@
+"""Counts copies: records with the same raw content, within a split and across splits.
+
+Only digests and places travel, grouped by digest, so that no process holds those of all records."""
+
+import heapq
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter, itemgetter
+from typing import NamedTuple
+
+import numpy as np
+
+from beam_jobs.converter import ConversionJob
+from beam_jobs.ledger import Receipt, parse_receipt
+from pipeline.errors import InfeedError
+from pipeline.shards.copies import EXAMPLES, Copies
+from pipeline.shards.example_decoding import decode_example
+from pipeline.shards.frames import FRAME_BYTES, HEADER_BYTES
+from pipeline.shards.manifest import find_manifest
+from pipeline.shards.naming import receipt_file
+from pipeline.sources.indexed_records import FILE_NAME_KEYS
+
+_RECORDS_PER_GROUP = 1 << 21  # of 20 bytes each; counting takes about four times as much
+_CLASS_KEYS = ("image/class/text", "image/class/synset")
+_Pair = tuple[str, str]  # two splits; or one, twice
+
+
+class Contents(NamedTuple):
+    """Records of one shard. digests: uint64 [n], see content_digest. offsets: int64 [n], of their
+    payloads. lengths: uint32 [n]."""
+
+    split: str
+    file: str
+    digests: np.ndarray
+    offsets: np.ndarray
+    lengths: np.ndarray
+
+    @staticmethod
+    def of(receipt: Receipt, file: str) -> "Contents":
+        """All records of a shard; none if an older infeed wrote it."""
+        digests, rows = receipt.content_digests(), receipt.index_rows()
+        sizes = rows[:, 0].astype(np.int64) + FRAME_BYTES
+        offsets = np.cumsum(sizes) - sizes + HEADER_BYTES
+        some = slice(len(digests))
+        return Contents(receipt.split, file, digests, offsets[some], rows[some, 0])
+
+    def by_group(self, records: int) -> Iterator[tuple[int, "Contents"]]:
+        """(number of the group, its records), for each group that has any. records: of the
+        conversion."""
+        groups = self.digests % np.uint64(records // _RECORDS_PER_GROUP + 1)
+        for group in np.unique(groups):
+            arrays = (array[groups == group] for array in self[2:])
+            yield int(group), Contents(self.split, self.file, *arrays)
+
+
+def shards_before(job: ConversionJob) -> Iterator[tuple[str, str]]:
+    """(path of the receipt, file) of each shard in the output directory of splits that the job does
+    not write."""
+    manifest = find_manifest(job.output_dir, job.output)
+    for split, entry in manifest.splits.items() if manifest else ():
+        for number, shard in enumerate(entry.shards if split not in job.splits else ()):
+            yield job.path(receipt_file(split, number, len(entry.shards))), shard.file
+
+
+def contents_before(job: ConversionJob, shard: tuple[str, str]) -> Iterator[Contents]:
+    """The contents of such a shard; nothing if its receipt was removed."""
+    path, file = shard
+    if job.output.exists(path) and (receipt := parse_receipt(job.output.read(path))):
+        yield Contents.of(receipt, file)
+
+
+class _Place(NamedTuple):
+    file: str
+    offset: int
+    length: int
+
+    def name(self, job: ConversionJob) -> str:
+        """The name of the record that is there: of its file, if it has one."""
+        try:
+            (payload,) = job.output.read_ranges([(job.path(self.file), *self[1:])])
+            values = {} if job.converter.schema.opaque else decode_example(payload)
+        except InfeedError:
+            values = {}
+        names = [values[key][0] for key in FILE_NAME_KEYS if values.get(key)][:1]
+        folders = [values[key][0] for key in _CLASS_KEYS if names and values.get(key)][-1:]
+        if not names:
+            return f"{self.file} at byte {self.offset - HEADER_BYTES:,}"
+        return b"/".join([*folders, *names]).decode(errors="backslashreplace")
+
+
+@dataclass
+class Counted:
+    """Of one group, or of all. records: by split. copies: by two splits and one of them, its
+    records that the other has, too. examples: (digest, place of a record, place of a copy) by two
+    splits, those of the lowest digests."""
+
+    records: Counter[str] = field(default_factory=Counter)
+    copies: Counter[tuple[_Pair, str]] = field(default_factory=Counter)
+    examples: dict[_Pair, Sequence[tuple[int, _Place, _Place]]] = field(default_factory=dict)
+
+    def add(self, other: "Counted") -> None:
+        """Adds another group."""
+        self.records.update(other.records)
+        self.copies.update(other.copies)
+        for pair, more in other.examples.items():
+            several = (*self.examples.get(pair, ()), *more)
+            self.examples[pair] = heapq.nsmallest(EXAMPLES, several, key=itemgetter(0))
+
+    def of(self, job: ConversionJob, prints: Mapping[str, str]) -> Copies:
+        """The copies in two splits, or in one. prints: their fingerprints."""
+        pair = min(prints), max(prints)
+        examples = [
+            (one.name(job), other.name(job)) for _, one, other in self.examples.get(pair, ())
+        ]
+        records = {split: self.copies[pair, split] for split in prints if examples}
+        return Copies(prints, records, examples)
+
+
+def counted(pieces: Iterable[Contents]) -> Counted:
+    """Counts the copies in a group."""
+    pieces = sorted(pieces, key=attrgetter("split", "file"))
+    found = Counted()
+    for piece in pieces:
+        found.records[piece.split] += len(piece.digests)
+    digests = np.concatenate([piece.digests for piece in pieces])
+    values, number, times = np.unique(digests, return_inverse=True, return_counts=True)
+    rows = np.flatnonzero(times[number] > 1)  # all others have no copy
+    number = number[rows]
+    firsts = np.cumsum([0, *(len(piece.digests) for piece in pieces)])
+    piece_of = np.searchsorted(firsts, rows, side="right") - 1
+    split_of = np.array([piece.split for piece in pieces])[piece_of]
+
+    def place(at: int) -> _Place:
+        piece = pieces[piece_of[at]]
+        row = rows[at] - firsts[piece_of[at]]
+        return _Place(piece.file, int(piece.offsets[row]), int(piece.lengths[row]))
+
+    for pair in itertools.combinations_with_replacement(found.records, 2):
+        hits = {}
+        for split, other in itertools.permutations(pair):
+            there = np.bincount(number[split_of == other], minlength=len(values))
+            hits[split] = np.flatnonzero((split_of == split) & (there[number] > (split == other)))
+            found.copies[pair, split] = len(hits[split])
+        first = hits[pair[0]]
+        examples = []
+        for at in first[np.unique(number[first], return_index=True)[1][:EXAMPLES]]:
+            copies = np.flatnonzero((split_of == pair[1]) & (number == number[at]))
+            examples.append((int(values[number[at]]), place(at), place(copies[copies != at][0])))
+        found.examples[pair] = examples
+    return found

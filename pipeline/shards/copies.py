@@ -1,0 +1,103 @@
+"""Copies: records whose raw content is equal, in one split or in two.
+
+A conversion counts them by a digest of 8 bytes per record, which receipts keep, so that a split
+converted weeks later is compared with those that exist. Of a billion different records, 0.03 pairs
+have equal digests."""
+
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+from pipeline.errors import ManifestError
+from pipeline.shards.frames import crc32c
+from pipeline.shards.manifest import Manifest, SplitEntry
+from pipeline.shards.naming import COPIES_FILE
+from pipeline.shards.typed_json import Count, JsonFile, read_sealed, sealed
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import Storage, join
+
+EXAMPLES = 3  # shown of each pair of splits
+_MEND = "Run the command that converted the splits again: it keeps the finished shards."
+
+
+@dataclass(frozen=True)
+class Copies:
+    """What two splits have in common; or one split more than once.
+
+    splits: the fingerprint of each, by name. records: how many of each are in the other, too, by
+    name. examples: names of a record of the first split, and of a copy of it."""
+
+    splits: Mapping[str, str]
+    records: Mapping[str, Count] = field(default_factory=dict)
+    examples: Sequence[tuple[str, str]] = ()
+
+    def in_words(self, splits: Mapping[str, SplitEntry]) -> str:
+        """How many records are copies, with examples."""
+        counts = {
+            split: f"{records:,} of {splits[split].num_records:,} {split} records"
+            for split, records in self.records.items()
+        }
+        (first, *others), (count, *more) = counts, counts.values()
+        where = f"also in {others[0]}, and {more[0]} in {first}" if more else "there more than once"
+        pairs = "; ".join(f"{one} and {two}" for one, two in self.examples)
+        return f"{count} are {where}, such as {pairs}."
+
+
+@dataclass(frozen=True)
+class _File:
+    copies: Sequence[Copies]
+
+
+def content_digest(content: bytes) -> int:
+    """64 bits: the crc32c and the crc32 of a record's raw content."""
+    return crc32c(content) << 32 | zlib.crc32(content)
+
+
+def known_copies(manifest: Manifest) -> list[Copies]:
+    """Those of each split that was counted, and of each two. Raises ManifestError for a damaged
+    file."""
+    prints = {name: entry.fingerprint for name, entry in manifest.splits.items()}
+    known = _read(open_storage(manifest.directory), manifest.directory)
+    return [copies for copies in known if copies.splits.items() <= prints.items()]
+
+
+def copies_elsewhere(manifest: Manifest, split: str) -> dict[str, int] | None:
+    """How many records of a split are also in each other split, by split; None if not known. Raises
+    ManifestError."""
+    known = [copies for copies in known_copies(manifest) if split in copies.splits]
+    others = {name: each.records.get(split, 0) for each in known for name in each.splits}
+    return {name: count for name, count in others.items() if name != split} if known else None
+
+
+def sentences(manifest: Manifest) -> Iterator[str]:
+    """What to tell people about the copies in a dataset. Raises ManifestError."""
+    known = known_copies(manifest)
+    yield from (copies.in_words(manifest.splits) for copies in known if copies.records)
+    uncounted = manifest.splits.keys() - {split for copies in known for split in copies.splits}
+    if uncounted:
+        yield f"Not known: whether records of {', '.join(sorted(uncounted))} are copies of others."
+    elif not any(copies.records for copies in known):
+        yield "No record is a copy of another one."
+
+
+def update_copies(storage: Storage, directory: str, split: str, copies: Sequence[Copies]) -> None:
+    """Replaces those of a split, in it and in others."""
+
+    def changed(_: bytes | None) -> bytes:
+        try:
+            before = _read(storage, directory)
+        except ManifestError:
+            before = ()
+        others = (each for each in before if split not in each.splits)
+        every = sorted((*others, *copies), key=lambda each: (len(each.splits), *each.splits))
+        return json.dumps(sealed(asdict(_File(every))), indent=1).encode()
+
+    storage.update(join(directory, COPIES_FILE), changed)
+
+
+def _read(storage: Storage, directory: str) -> Sequence[Copies]:
+    path = join(directory, COPIES_FILE)
+    if not storage.exists(path):
+        return ()
+    return read_sealed(JsonFile(path, ManifestError, _MEND), storage.read(path), _File).copies
