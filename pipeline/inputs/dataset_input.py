@@ -100,7 +100,7 @@ class DatasetInput:
             totals=source.totals,
             provenance=provenance_of(records, order, quarantine.on_error) if trains else None,
             description=source.description,
-            copies=None if trains else source.find_copies(),
+            copies=None if trains else source.copies,
             name=source.name,
         )
         if workers != "auto":

@@ -217,7 +217,7 @@ def proven_by(info: InputInfo, records: RecordsInfo) -> InputInfo:
         verify_command=records.verify_command,
         totals=records.totals,
         description=records.description,
-        copies=records.find_copies(),
+        copies=records.copies,
         name=records.name,
     )
 

@@ -114,8 +114,7 @@ class RecordsInfo:
     totals: sums over all records that the manifest states, such as num_bytes of packed text.
     describe: finds the description, when it is needed; None: the features and class names are all
         there is.
-    find_copies: finds how many of the records are also in each other split, by split; None: not
-        known, nor where it returns None."""
+    find_copies: finds how many of the records are also in each other split, see copies."""
 
     name: str
     fingerprint: str
@@ -131,7 +130,7 @@ class RecordsInfo:
     verify_command: str | None = None
     totals: Mapping[str, int] = field(default_factory=dict)
     describe: Callable[[], Description | None] | None = None
-    find_copies: Callable[[], Mapping[str, int] | None] = lambda: None
+    find_copies: Callable[[], Mapping[str, int] | None] | None = None
 
     def __post_init__(self) -> None:
         if self.source_starts is None:
@@ -141,6 +140,12 @@ class RecordsInfo:
     def crc_sum(self) -> int | None:
         """The sum of crcs modulo 2**32; None if they are not known."""
         return None if self.crcs is None else int(self.crcs.sum(dtype=np.uint64)) % 2**32
+
+    @cached_property
+    def copies(self) -> Mapping[str, int] | None:
+        """How many of the records are also in each other split, by split; None if that is not known.
+        Raises ManifestError."""
+        return None if self.find_copies is None else self.find_copies()
 
     @cached_property
     def description(self) -> Description | None:

@@ -109,7 +109,7 @@ def test_the_order_of_listing_and_sources_changes_no_byte(converted, tmp_path, s
     converter, sources = row.find(str(raw))
     convert(row.shards, reversed_scans(converter), sources[::-1], tmp_path)
     assert shard_digests(tmp_path) == shard_digests(out)
-    assert len(shard_digests(out)) == sum(row.shards.values()) + len(row.shards) + 1
+    assert len(shard_digests(out)) == sum(row.shards.values()) + len(row.shards) + 2
 
 
 # A command of two workers takes 5 s. The rows differ in what is pickled, which the first test compares;
