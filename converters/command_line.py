@@ -37,12 +37,13 @@ def conversion_parser(
     *,
     raw_option: str = "--raw-data-dir DIR",
     fraction: str = "",
+    split_by: str = "",
 ) -> argparse.ArgumentParser:
     """The parser of a command, with the options that all commands share. doc and examples: as for
     Parser.
 
     raw_data: help for the raw_option. fraction: what --validation-fraction and --test-fraction
-    take, if at all."""
+    take, if at all. split_by: help for --split-by."""
     parser = Parser(
         f"converters.{command}",
         doc,
@@ -72,6 +73,16 @@ def conversion_parser(
                 type=float,
                 help=f"{fraction}, becomes the {split} split, the rest train (0: none)",
             )
+    if split_by:
+        parser.add_argument("--split-by", metavar="WHAT", default="", help=split_by)
+        parser.add_argument(
+            "--stratify",
+            action="store_true",
+            help=(
+                "the same fraction of each class. Looks at the raw data once more beforehand, and "
+                "data added later may move records between splits"
+            ),
+        )
     add_options(parser)
     return parser
 

@@ -36,7 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     with scratch_of(args, args.raw_data_dir) as scratch:
         with Console().status("looking for class folders"):  # reads an archive to its end
             raw = find_folders(args.raw_data_dir, splits, held_out, scratch)
-        converter = ImageFolderConverter(raw.classes, held_out, to_jpeg)
+            converter = ImageFolderConverter(raw.classes, held_out, to_jpeg)
+            if args.stratify:
+                converter = converter.stratified(raw.sources)
         return run(args, converter, raw.sources, scratch, notices=raw.notices, used=NO_OTHERS)
 
 
@@ -49,8 +51,19 @@ def _parser() -> argparse.ArgumentParser:
         "the directory has the class folders themselves: this fraction of the images, chosen by a "
         "hash of folder and file name"
     )
+    split_by = (
+        "which images are in one split: content (equal files; reads all of them once more for each "
+        r"split), folder, or a pattern of <folder>/<file>, such as '(patient\d+)', whose "
+        "parentheses match what they have in common (default: name, each file alone)"
+    )
     parser = conversion_parser(
-        "image_folder_to_gcs", __doc__, EXAMPLES, SPLITS, raw_data, fraction=fraction
+        "image_folder_to_gcs",
+        __doc__,
+        EXAMPLES,
+        SPLITS,
+        raw_data,
+        fraction=fraction,
+        split_by=split_by,
     )
     add_image_options(parser)
     return parser

@@ -21,10 +21,11 @@ from converters.command_line import chosen_splits, conversion_parser, parsed, ru
 from converters.images.image_options import add_image_options, to_jpeg_of
 from converters.raw.class_names import read_class_names
 from converters.raw.files import first_few, left_out
-from converters.raw.splits import SPLITS, held_out_of
+from converters.raw.splits import SPLITS, HeldOut, held_out_of
 from converters.table.columns import CLASS_NAME, KINDS, SKIP, Column
 from converters.table.converter import ImageTableConverter
 from converters.table.finding import ALL, find_columns, given_values
+from converters.table.held_out import SPLIT_BY
 from converters.table.layouts import add_csv_options, check_columns, find_tables, table_format
 from converters.table.row_converter import RowConverter
 from pipeline.console.console import Console
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     to_jpeg = to_jpeg_of(args)
     splits = chosen_splits(args, SPLITS)
     check_places(args.raw_data_dir, args.output)
-    held_out = held_out_of(args)
+    held_out = held_out_of(args, columns=True)
     format = table_format(
         args.delimiter, args.decimal, args.encoding, args.missing_values, args.quote
     )
@@ -85,7 +86,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             odd = [repr(each.name) for each in columns if _IS_ODD.search(each.name)]
             odd = [_ODD.format(first_few(odd))] * bool(odd)
             notices = ["columns: " + ", ".join(seen), *odd, *notices]
+        if args.stratify:
+            _check_classes(args)
+            converter = converter.stratified(raw.sources)
     return run(args, converter, raw.sources, notices=notices)
+
+
+def _check_classes(args: argparse.Namespace) -> None:
+    if not args.label_column:
+        raise OptionError("--stratify: give the --label-column of the classes.")
 
 
 def _all_columns(
@@ -158,7 +167,8 @@ def _required_columns(args: argparse.Namespace) -> Mapping[str, Sequence[str]]:
         )
     single = ("image_column", "text_column", "key_column", "label_column", "labels_column")
     required = {_option(name): [getattr(args, name)] for name in single if getattr(args, name)}
-    return {**required, "--target-columns": numbers}
+    by = HeldOut(0.0, by=args.split_by).column
+    return {**required, "--target-columns": numbers, "--split-by": [by] if by else []}
 
 
 def _option(name: str) -> str:
@@ -202,7 +212,7 @@ def _parser() -> argparse.ArgumentParser:
         "convert all tables as one set: this fraction of rows, chosen by a hash of keys or cells"
     )
     parser = conversion_parser(
-        "table_to_gcs", __doc__, EXAMPLES, SPLITS, raw_data, fraction=fraction
+        "table_to_gcs", __doc__, EXAMPLES, SPLITS, raw_data, fraction=fraction, split_by=SPLIT_BY
     )
     texts = parser.add_argument_group("texts of csv, tsv and jsonl, plain or .gz")
     add_csv_options(texts)

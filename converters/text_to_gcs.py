@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     held_out = held_out_of(args)
     texts = find_texts(args.raw_data_dir, splits, held_out, reading)
     check_columns(texts.tables, {"--text-column": [args.text_column]})
-    info = TextInfo(_tokenizer(args), args.sequence_length, args.packing, held_out)
+    info = TextInfo(_tokenizer(args), args.sequence_length, args.packing, held_out and held_out[:2])
     converter = TextConverter(info, reading)
     return run(args, converter, texts.sources, notices=left_out(texts.others, _WHY_NOT))
 

@@ -4,13 +4,16 @@ name as class.
 `layouts` finds the folders. Pure: reads raw data through a Storage, returns values. A label is a
 place in the sorted list of all folder names, from 1 (0 is background)."""
 
-from collections.abc import Iterator, Mapping
+import contextlib
+import hashlib
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from beam_jobs.converter import Converted, Source
+from beam_jobs.converter import Converted, Reject, Source
 from beam_jobs.references import File, Reference, References
 from converters.images import image_records
 from converters.images.image_archives import class_files
@@ -23,9 +26,11 @@ from pipeline.raw.image_files import ToJpeg
 from pipeline.raw.jpeg import Jpeg
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Labels, Schema
+from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, join
 
 _LABEL_BASE = 1
+_Grouped = tuple[str, str, str, File, Member]  # class, place, what decides the split, where it is
 
 SCHEMA = Schema(
     "image_folder",
@@ -72,11 +77,32 @@ class ImageFolderConverter:
         return image_records.in_batches(self._rows(storage, source))
 
     def _rows(self, storage: Storage, source: Source) -> Iterator[Reference]:
-        for class_name, file, member in _files(storage, source):
-            place = f"{class_name}/{member.name}" if class_name else member.name
-            if is_of(source.split, place, self.held_out):
+        for class_name, place, group, file, member in self._grouped(storage, source):
+            if is_of(source.split, group, self.held_out, class_name):
                 row = self._reference(f"{source.split}/{place}", class_name, file, member)
                 yield _zipped(row, member) if source.kind == "zip" else row
+
+    def _grouped(self, storage: Storage, source: Source) -> Iterator[_Grouped]:
+        by = self.held_out.by if self.held_out else ""
+        files, again = itertools.tee(_files(storage, source))
+        spans = ((file.uri, member.offset, _span(member)) for _, file, member in again)
+        contents = storage.read_ranges(spans) if by == "content" else itertools.repeat(b"")
+        for (class_name, file, member), data in zip(files, contents, strict=False):
+            place = f"{class_name}/{member.name}" if class_name else member.name
+            group = place
+            if by == "content" and not image_records.member_error(member):
+                group = hashlib.blake2b(_unpacked(member, data), digest_size=16).hexdigest()
+            elif self.held_out:
+                group = self.held_out.group_of(place)
+            yield class_name, place, group, file, member
+
+    def stratified(self, sources: Sequence[Source]) -> "ImageFolderConverter":
+        """The converter that holds out the same share of each class."""
+        assert self.held_out
+        units = {(each.uri, each.tag): each for each in sources}.values()
+        every = (each for unit in units for each in self._grouped(open_storage(unit.uri), unit))
+        pairs = ((class_name, group) for class_name, _, group, *_ in every if class_name)
+        return replace(self, held_out=self.held_out.stratified(pairs))
 
     def _reference(self, key: str, class_name: str, file: File, member: Member) -> Reference:
         error = (
@@ -116,10 +142,21 @@ def _files(storage: Storage, source: Source) -> Iterator[tuple[str, File, Member
 
 def _zipped(row: Reference, member: Member) -> Reference:
     """The row with the span to read, and with the numbers that `unpacked` needs."""
-    span, crc32 = (member.span, member.crc32) if isinstance(member, ZipMember) else (0, 0)
-    return replace(
-        row, size=span, columns={**row.columns, "unpacked_bytes": member.size, "crc32": crc32}
-    )
+    crc32 = member.crc32 if isinstance(member, ZipMember) else 0
+    columns = {**row.columns, "unpacked_bytes": member.size, "crc32": crc32}
+    return replace(row, size=_span(member), columns=columns)
+
+
+def _span(member: Member) -> int:
+    return member.span if isinstance(member, ZipMember) else member.size
+
+
+def _unpacked(member: Member, data: bytes) -> bytes:
+    """The content of a member; its packed bytes if they are damaged."""
+    if isinstance(member, ZipMember):
+        with contextlib.suppress(Reject):
+            return unpacked(data, member.size, member.crc32)
+    return data
 
 
 def _features(image: Jpeg, key: str, class_name: bytes, label: int) -> dict[str, bytes | int]:

@@ -3,6 +3,7 @@
 A reference points to the image, so images are shuffled without being copied. `row_converter`
 converts all other tables. Pure: reads raw data through a Storage, returns values."""
 
+import hashlib
 import itertools
 import posixpath
 import re
@@ -19,6 +20,7 @@ from converters.images.image_records import UNLABELLED, image_features, member_e
 from converters.raw.splits import HeldOut, is_of
 from converters.raw.tars import Member
 from converters.table.columns import Column, features_of, labels_of, rows_for
+from converters.table.held_out import class_of, group_of
 from pipeline.errors import StorageError
 from pipeline.raw.cells import cell_of, text_cell
 from pipeline.raw.image_files import ToJpeg
@@ -73,25 +75,47 @@ class ImageTableConverter:
         return labels_of(self.target)
 
     def digest_fields(self) -> Mapping[str, Any]:
-        return {"converter": "table/4", **asdict(self, dict_factory=stated)}
+        return {
+            "converter": "table/4",
+            **asdict(self, dict_factory=stated),
+            "held_out": self.held_out and self.held_out.stated,
+        }
 
     def scan(self, storage: Storage, source: Source) -> Iterator[References]:
         """See Converter. A source is a table. On gs:// this makes one request per image, 32 at
         once."""
         del storage
-        table = Table(source.uri, self.format, source.tag)
-        rows = (
-            self._reference(source, row)
-            for row in rows_for(table, self.target, self.column, self.key_column)
-        )
         rows_of_split = (
             (place, bounded(ref))
-            for place, ref in rows
-            # by the complete key: a shortened one depends on the split
-            if is_of(source.split, ref.key.removeprefix(f"{source.split}/"), self.held_out)
+            for place, ref, *decisive in self._rows(source)
+            if is_of(source.split, decisive[0], self.held_out, decisive[1])
         )
         while batch := list(itertools.islice(rows_of_split, _ROWS_PER_BATCH)):
             yield References.of(in_parallel(lambda each: _at_image(*each), batch))
+
+    def stratified(self, sources: Sequence[Source]) -> "ImageTableConverter":
+        """The converter that holds out the same share of each class."""
+        assert self.held_out
+        tables = {source.uri: source for source in sources}.values()
+        pairs = ((each[3], each[2]) for table in tables for each in self._rows(table))
+        return replace(self, held_out=self.held_out.stratified(pairs))
+
+    def _rows(self, source: Source) -> Iterator[tuple[str, Reference, str, str]]:
+        """The place of each row, a reference to it, what decides its split, and its class."""
+        table = Table(source.uri, self.format, source.tag)
+        by = self.held_out and self.held_out.column
+        rows = rows_for(table, self.target, self.column, self.key_column, by)
+        several = in_parallel if self.held_out and self.held_out.by == "content" else map
+        while batch := list(itertools.islice(rows, _ROWS_PER_BATCH)):
+            yield from several(lambda row: self._row(source, row), batch)
+
+    def _row(self, source: Source, row: TableRow) -> tuple[str, Reference, str, str]:
+        place, ref = self._reference(source, row)
+        # the complete key: a shortened one depends on the split
+        group = ref.key.removeprefix(f"{source.split}/")
+        if self.held_out and not ref.error:
+            group = group_of(self.held_out, row, group, lambda: _digest(ref))
+        return place, ref, group, class_of(self.target, row)
 
     def _reference(self, source: Source, row: TableRow) -> tuple[str, Reference]:
         """The place of the row, and a reference to it."""
@@ -185,6 +209,13 @@ class ImageTableConverter:
 _BYTES_AROUND_IMAGE = len(
     encode_example(Schema("", UNLABELLED), image_features(Jpeg(b"", 300, 400), ""))
 )
+
+
+def _digest(ref: Reference) -> str:
+    """The digest of the image that a row names. Raises ValueError if there is none."""
+    file = find_image(ref.file.uri, ref.text("image").decode())
+    data = open_storage(file.uri).read(file.uri)
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def _at_image(place: str, ref: Reference) -> Reference:

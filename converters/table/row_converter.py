@@ -3,9 +3,8 @@
 The rows are encoded once, to packed files, because a record's bytes cannot be found in tables of
 every format. Pure: reads raw data through a Storage, returns values."""
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -18,6 +17,7 @@ from converters.raw.batches import batches
 from converters.raw.splits import HeldOut, is_of
 from converters.table.columns import MOST_EXACT, Column, features_of, file_in, labels_of, rows_for
 from converters.table.converter import find_image, is_below
+from converters.table.held_out import class_of, group_of
 from pipeline.errors import SchemaError
 from pipeline.raw.cells import cell_of, text_cell
 from pipeline.raw.image_files import CUT, NOTES, ToJpeg
@@ -74,23 +74,30 @@ class RowConverter:
         return {
             "converter": f"rows/{5 if self.by_content else 4}",
             **asdict(self, dict_factory=stated),
+            "held_out": self.held_out and self.held_out.stated,
         }
 
     @cached_property
     def by_content(self) -> bool:
         """Whether the content of a row decides which split it is in."""
-        return any(self.held_out or ()) and not self.key_column
+        if not self.held_out or not any(self.held_out[:2]):
+            return False
+        return self.held_out.by == "content" or not (self.held_out.by or self.key_column)
 
     def files(self) -> Mapping[str, bytes]:
         return {}
 
     def windows(self, storage: Storage, source: Source) -> Iterator[Sequence[tuple[str, TableRow]]]:
         del storage
-        table = self._table(source)
-        rows = rows_for(table, self.columns, self.key_column)
-        keyed = (self._keyed(table, row) for row in rows)
         rows_of_split = (
-            each for each in keyed if is_of(source.split, self._decisive(*each), self.held_out)
+            (place, row)
+            for place, row in self._keyed_rows(source)
+            if is_of(
+                source.split,
+                self._decisive(place, row),
+                self.held_out,
+                class_of(self.columns, row),
+            )
         )
         return batches(
             rows_of_split,
@@ -99,6 +106,20 @@ class RowConverter:
             lambda each: each[1].error,
             source.most_unusable,
         )
+
+    def stratified(self, sources: Sequence[Source]) -> "RowConverter":
+        """The converter that holds out the same share of each class."""
+        assert self.held_out
+        tables = {source.uri: source for source in sources}.values()
+        rows = (each for table in tables for each in self._keyed_rows(table))
+        pairs = ((class_of(self.columns, row), self._decisive(place, row)) for place, row in rows)
+        return replace(self, held_out=self.held_out.stratified(pairs))
+
+    def _keyed_rows(self, source: Source) -> Iterator[tuple[str, TableRow]]:
+        table = self._table(source)
+        by = self.held_out and self.held_out.column
+        for row in rows_for(table, self.columns, self.key_column, by):
+            yield self._keyed(table, row)
 
     def _table(self, source: Source) -> Table:
         return Table(source.uri, self.format, source.tag)
@@ -115,12 +136,13 @@ class RowConverter:
     def _decisive(self, place: str, row: TableRow) -> str:
         """Returns what decides the split: the key; or the content, so that equal rows are in one
         split, and adding, moving or storing rows in other tables moves none."""
-        if not self.by_content or row.error:
+        if row.error or not self.held_out:
             return place
-        with contextlib.suppress(ValueError):
-            contents = (column.content(row.cells, self.format) for column in self.columns)
-            return repr(sorted(contents))
-        return place
+        held_out = self.held_out._replace(by="content") if self.by_content else self.held_out
+        return group_of(held_out, row, place, lambda: self._content(row))
+
+    def _content(self, row: TableRow) -> str:
+        return repr(sorted(column.content(row.cells, self.format) for column in self.columns))
 
     def pack(self, source: Source, number: int, window: Sequence[tuple[str, TableRow]]) -> Pack:
         del number  # keys are unique in the source

@@ -143,8 +143,8 @@ class RecordsInfo:
 
     @cached_property
     def copies(self) -> Mapping[str, int] | None:
-        """How many of the records are also in each other split, by split; None if that is not known.
-        Raises ManifestError."""
+        """How many of the records are also in each other split, by split; None if not known. Raises
+        ManifestError."""
         return None if self.find_copies is None else self.find_copies()
 
     @cached_property
