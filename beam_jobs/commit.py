@@ -31,7 +31,7 @@ from beam_jobs.ledger import (
     prove,
 )
 from beam_jobs.plan import SplitPlan
-from beam_jobs.summary import empty_folders, few_different, in_words, summarize, write_summary
+from beam_jobs.summary import empty_folders, in_words, odd_shares, summarize, write_summary
 from pipeline.errors import ConversionError, InfeedError, StorageError
 from pipeline.packages import version_of
 from pipeline.shards.copies import update_copies
@@ -159,8 +159,8 @@ def commit_split(
     fresh = [shard for shard, each in zip(entry.shards, written, strict=True) if not each.reused]
     empty = sorted(summary.source for summary in summaries if not summary.records)
     warnings = [
-        *empty_folders(split, (job.sources[number] for number in empty)),
-        *few_different(plan, proven.rows),
+        *empty_folders(plan, (job.sources[number] for number in empty)),
+        *odd_shares(plan, proven, counted.records),
     ]
     warnings += _publish_copies(plan, entry, counted, uncommitted)
     summary = summarize(plan, entry, proven.notes, fresh, warnings)

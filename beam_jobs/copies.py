@@ -77,7 +77,7 @@ class _Place(NamedTuple):
     length: int
 
     def name(self, job: ConversionJob) -> str:
-        """The name of the record that is there: of its file, if it has one."""
+        """The name of the record that is there: of its file; "" if it has none."""
         try:
             (payload,) = job.output.read_ranges([(job.path(self.file), *self[1:])])
             values = {} if job.converter.schema.opaque else decode_example(payload)
@@ -85,8 +85,6 @@ class _Place(NamedTuple):
             values = {}
         names = [values[key][0] for key in FILE_NAME_KEYS if values.get(key)][:1]
         folders = [values[key][0] for key in _CLASS_KEYS if names and values.get(key)][-1:]
-        if not names:
-            return f"{self.file} at byte {self.offset - HEADER_BYTES:,}"
         return b"/".join([*folders, *names]).decode(errors="backslashreplace")
 
 
@@ -111,11 +109,9 @@ class Counted:
     def of(self, job: ConversionJob, prints: Mapping[str, str]) -> Copies:
         """The copies in two splits, or in one. prints: their fingerprints."""
         pair = min(prints), max(prints)
-        examples = [
-            (one.name(job), other.name(job)) for _, one, other in self.examples.get(pair, ())
-        ]
-        records = {split: self.copies[pair, split] for split in prints if examples}
-        return Copies(prints, records, examples)
+        named = [(one.name(job), other.name(job)) for _, one, other in self.examples.get(pair, ())]
+        records = {split: self.copies[pair, split] for split in prints if named}
+        return Copies(prints, records, [names for names in named if all(names)])
 
 
 def counted(pieces: Iterable[Contents]) -> Counted:

@@ -139,7 +139,7 @@ def preview(job: ConversionJob) -> Iterator[SplitPreview]:
             int(shard_records.sum()),
             sorted(rejected),
             list(map(plan.sampled.scaled, shard_bytes.tolist())),
-            [*empty_folders(split, empty), *empty_shards(plan, shard_records.tolist())],
+            [*empty_folders(plan, empty), *empty_shards(plan, shard_records.tolist())],
         )
 
 

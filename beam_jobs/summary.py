@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from beam_jobs.converter import ConversionJob, Source
+from beam_jobs.ledger import Ledger
 from beam_jobs.plan import SplitPlan
 from pipeline.errors import ConversionError, OptionError
 from pipeline.shards.manifest import ShardEntry, SplitEntry
@@ -22,7 +21,8 @@ from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import find_file, write_file
 
 _SHOWN = 10
-_FEW = 100  # different rows; with fewer, a fraction of 0.1 is often off by more than 0.03
+STRATIFY = "--stratify holds out the same fraction of each class."
+_OF_FOLDERS = "Each folder is a class and keeps its number, even without files."
 
 
 def check_places(raw_data: str, output_dir: str) -> None:
@@ -84,20 +84,28 @@ def empty_shards(plan: SplitPlan, records: Sequence[int]) -> Iterator[str]:
         )
 
 
-def few_different(plan: SplitPlan, rows: Sequence[np.ndarray]) -> Iterator[str]:
-    """Yields a warning if equal records, which are in one split, are so much of it that its share
-    of all records is up to chance. rows: of the index."""
-    if not getattr(plan.job.converter, "by_content", False):
+def odd_shares(plan: SplitPlan, ledger: Ledger, records: Mapping[str, int]) -> Iterator[str]:
+    """Yields warnings if a split that was held out has far more or fewer records than was asked
+    for, or none of a class. records: by split, of all that are known."""
+    held_out = getattr(plan.job.converter, "held_out", None)
+    asked = getattr(held_out, plan.split, 0.0)
+    if not held_out or not asked:
         return
-    _, counts = np.unique(np.concatenate(rows).view(np.uint64), return_counts=True)
-    records = counts.sum()
-    # this many different records would have a share as uncertain
-    if records**2 / (counts**2).sum() < min(_FEW, records / 2):
+    total = sum(records[split] for split in held_out.splits)
+    share = ledger.records / total
+    if abs(share - asked) > asked / 3 and all(map(records.get, held_out.splits)):
         yield (
-            f"split {plan.split!r} has {records:,} records but only {len(counts):,} different "
-            f"ones; one occurs {counts.max():,} times. Equal rows are in one split, so its share "
-            "of all rows may be far from the fraction that was asked for."
+            f"split {plan.split!r} has {ledger.records:,} of {total:,} records, {share:.1%}; "
+            f"{asked:.1%} was asked for. A hash decides where what belongs together goes, so the "
+            "shares of few groups are up to chance."
         )
+    labels = plan.job.converter.labels
+    sums = ledger.columns.get(labels.key) if labels else None
+    if labels and sums:
+        present = {int(number) - labels.base for number in sums.classes}
+        absent = [name for number, name in enumerate(labels.names) if number not in present]
+        if absent:
+            yield empty_classes(f"split {plan.split!r}", absent, STRATIFY, "records")
 
 
 def _parts(directory: str) -> Sequence[str]:
@@ -178,19 +186,19 @@ def in_words(summary: Mapping[str, Any]) -> str:
     return f"{total}{again}, {summary['seconds']:.1f} s{several}, {speed}"
 
 
-def empty_folders(split: str, sources: Iterable[Source]) -> Iterator[str]:
+def empty_folders(plan: SplitPlan, sources: Iterable[Source]) -> Iterator[str]:
     """Yields a warning if some of the sources, which have no records, are folders of classes."""
     if names := [source.tag for source in sources if source.kind == "folder" and source.tag]:
-        yield empty_classes(f"split {split!r}", names)
+        remedy = f" {STRATIFY}" if getattr(plan.job.converter, "held_out", None) else ""
+        yield empty_classes(f"split {plan.split!r}", names, f"{_OF_FOLDERS}{remedy}")
 
 
-def empty_classes(where: str, names: Sequence[str]) -> str:
-    """The warning that some classes have no files."""
+def empty_classes(
+    where: str, names: Sequence[str], more: str = _OF_FOLDERS, what: str = "files"
+) -> str:
+    """The warning that some classes have no files. more: what to say then."""
     shown = ", ".join(repr(name) for name in names[:_SHOWN]) + (
         ", ..." if len(names) > _SHOWN else ""
     )
     many = f"{len(names):,} of its classes" if len(names) > 1 else "one of its classes"
-    return (
-        f"{where} has no files in {many}: {shown}. Each folder is a class and keeps its number, "
-        "even without files."
-    )
+    return f"{where} has no {what} in {many}: {shown}. {more}"

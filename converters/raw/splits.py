@@ -126,7 +126,7 @@ class HeldOut(NamedTuple):
         of which 8 bytes are kept.
 
         A group with several classes counts for the first of them."""
-        hashes = defaultdict[str, array[int]](lambda: array("Q"))
+        hashes = defaultdict[str, Any](lambda: array("Q"))
         for stratum, group in groups:
             hashes[stratum].append(_hash(group))
         names = sorted(hashes)

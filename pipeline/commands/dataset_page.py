@@ -23,7 +23,7 @@ from pipeline.commands.split_facts import SplitFacts, fitting
 from pipeline.pages.figures import histogram
 from pipeline.pages.page import page_html
 from pipeline.pages.shown_records import ShownRecord
-from pipeline.shards.copies import sentences
+from pipeline.shards.copies import counted_copies, found_copies
 from pipeline.shards.manifest import Manifest
 from pipeline.shards.naming import rejects_file
 from pipeline.sizes import counted
@@ -57,7 +57,8 @@ def dataset_page(
         "made_by": made_by,
         "manifest": manifest,
         "splits": drawn,
-        "copies": [*sentences(manifest)],
+        "copies": found_copies(manifest),
+        "counted": counted_copies(manifest),
         "main": max(
             drawn,
             key=lambda split: (split["name"] == "train", split["entry"].num_records),

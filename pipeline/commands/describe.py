@@ -45,7 +45,7 @@ from pipeline.orders.order import MAX_RECORDS
 from pipeline.pages.page import check_page, write_page
 from pipeline.pages.shown_records import item_text, label_text, shortened
 from pipeline.raw.jpeg import UNREADABLE
-from pipeline.shards.copies import sentences
+from pipeline.shards.copies import counted_copies, found_copies
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import Manifest, read_manifest
 from pipeline.shards.schema import COLUMNS, Feature, Labels, read_statistics
@@ -150,7 +150,7 @@ def print_description(manifest: Manifest, text: TextInfo | None, samples: int, e
         rows = ([name, *map(_statistic, asdict(each).values())] for name, each in columns.items())
         if split in manifest.splits:
             console.print(table(COLUMNS, rows, f"{split}: columns"))
-    for sentence in sentences(manifest):
+    for sentence in (*found_copies(manifest), counted_copies(manifest)):
         say(console, sentence)
     for split, entry in sorted(manifest.splits.items()):
         say(

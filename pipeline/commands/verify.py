@@ -23,7 +23,7 @@ from pipeline.commands.split_verifier import Cause, Problem, SplitVerifier, chec
 from pipeline.console.console import Console, byte_bar, say, table
 from pipeline.console.parser import Parser, exit_with
 from pipeline.errors import ManifestError, OptionError
-from pipeline.shards.copies import sentences
+from pipeline.shards.copies import counted_copies, found_copies
 from pipeline.shards.frames import FRAME_BYTES
 from pipeline.shards.manifest import Manifest, SplitEntry, read_manifest
 from pipeline.shards.sidecars import sidecar_texts, write_sidecars
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for problem in sidecars:
         say(console, f"damaged: {problem}")
     rows = []
-    notes = [*sentences(manifest)]
+    notes = [*found_copies(manifest), counted_copies(manifest)]
     problems_of_splits = {}
     with byte_bar(console) as progress:
         bar = progress.add_task(

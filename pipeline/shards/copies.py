@@ -6,7 +6,7 @@ have equal digests."""
 
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from pipeline.errors import ManifestError
@@ -26,7 +26,8 @@ class Copies:
     """What two splits have in common; or one split more than once.
 
     splits: the fingerprint of each, by name. records: how many of each are in the other, too, by
-    name. examples: names of a record of the first split, and of a copy of it."""
+    name. examples: names of records of the first split, and of a copy of each, where they have
+    names."""
 
     splits: Mapping[str, str]
     records: Mapping[str, Count] = field(default_factory=dict)
@@ -41,7 +42,7 @@ class Copies:
         (first, *others), (count, *more) = counts, counts.values()
         where = f"also in {others[0]}, and {more[0]} in {first}" if more else "there more than once"
         pairs = "; ".join(f"{one} and {two}" for one, two in self.examples)
-        return f"{count} are {where}, such as {pairs}."
+        return f"{count} are {where}{pairs and f', such as {pairs}'}."
 
 
 @dataclass(frozen=True)
@@ -70,15 +71,17 @@ def copies_elsewhere(manifest: Manifest, split: str) -> dict[str, int] | None:
     return {name: count for name, count in others.items() if name != split} if known else None
 
 
-def sentences(manifest: Manifest) -> Iterator[str]:
-    """What to tell people about the copies in a dataset. Raises ManifestError."""
-    known = known_copies(manifest)
-    yield from (copies.in_words(manifest.splits) for copies in known if copies.records)
-    uncounted = manifest.splits.keys() - {split for copies in known for split in copies.splits}
-    if uncounted:
-        yield f"Not known: whether records of {', '.join(sorted(uncounted))} are copies of others."
-    elif not any(copies.records for copies in known):
-        yield "No record is a copy of another one."
+def found_copies(manifest: Manifest) -> list[str]:
+    """A sentence on each split, and each two, that have copies. Raises ManifestError."""
+    return [each.in_words(manifest.splits) for each in known_copies(manifest) if each.records]
+
+
+def counted_copies(manifest: Manifest) -> str:
+    """A sentence on which splits were counted. Raises ManifestError."""
+    known = {split for copies in known_copies(manifest) for split in copies.splits}
+    if uncounted := ", ".join(sorted(manifest.splits.keys() - known)):
+        return f"Not known: whether records of {uncounted} are copies of others."
+    return "Copies were counted among the records of all splits." if manifest.splits else ""
 
 
 def update_copies(storage: Storage, directory: str, split: str, copies: Sequence[Copies]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from beam_jobs.claims import claim
 from beam_jobs.commit import Verdict, commit_split
 from beam_jobs.converter import ConversionJob
+from beam_jobs.copies import Counted
 from beam_jobs.gather import write_shard
 from beam_jobs.ledger import SourceSummary, Written, finished_shard, finished_shards
 from beam_jobs.plan import BucketSums, SplitPlan, add_sums, by_bucket, measure
@@ -35,7 +36,7 @@ class Gathered:
     results: list
 
     def commit(self):
-        return commit_split(self.plan, self.summaries, self.results)
+        return commit_split(self.plan, self.summaries, self.results, Counted())
 
 
 def plan_and_rows(raw, out, split="train", **options):
@@ -159,7 +160,7 @@ def test_rows_lost_on_the_way_to_a_shard_are_found_out(raw_imagenet, tmp_path):
     rows[1] = rows[1].take(np.arange(len(rows[1]) - 1))
     results = [Written.of(*write_shard(plan, shard, refs)) for shard, refs in rows.items()]
     with pytest.raises(ConversionError, match="18 records scanned, 17 written, 0 rejected"):
-        commit_split(plan, summaries, results)
+        commit_split(plan, summaries, results, Counted())
     assert not (tmp_path / "out/manifest.json").exists()
 
 
@@ -173,7 +174,7 @@ def test_a_row_lost_and_another_one_twice_are_found_out_though_the_count_is_righ
     with pytest.raises(
         ConversionError, match="as many records arrived as were scanned, but not the same ones"
     ):
-        commit_split(plan, summaries, results)
+        commit_split(plan, summaries, results, Counted())
 
 
 def test_a_shard_or_receipt_that_was_exchanged_is_found_out(gather, tmp_path):

@@ -30,7 +30,7 @@ def test_shards_are_within_one_percent_of_the_mean_where_records_are_small(digit
     mean = sum(sizes) / len(sizes)
     assert len(sizes) == 15
     assert max(abs(size / mean - 1) for size in sizes) <= 0.01
-    assert len(shard_digests(digits[1])) == 15 + 4 + 2 + 1
+    assert len(shard_digests(digits[1])) == 15 + 4 + 2 + 2
 
 
 def test_every_image_arrives_once_byte_for_byte_under_its_label(raw_imagenet, tmp_path):

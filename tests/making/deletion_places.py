@@ -110,6 +110,7 @@ PLACES: Mapping[str, Proof] = {
     "pipeline/inputs/work.py:packed": PRIVATE,  # the same
     "pipeline/pages/page.py:write_page": IN_OUR_FORMAT,
     "pipeline/shards/schema.py:update_statistics": CLAIMED,
+    "pipeline/shards/copies.py:update_copies": CLAIMED,
     "pipeline/shards/manifest.py:update_manifest": IN_OUR_FORMAT,
     "pipeline/shards/sidecars.py:write_sidecars": CLAIMED,
     "pipeline/sources/tfds_features.py:described_by_tfds": PRIVATE,

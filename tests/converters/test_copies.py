@@ -1,0 +1,309 @@
+"""Copies of records within and across splits: counted as brute force counts them, and kept out of held-out splits."""
+
+import itertools
+import json
+import shutil
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from stages import without_beam
+
+from beam_jobs.copies import Contents, Counted, counted
+from converters import image_folder_to_gcs, table_to_gcs, text_to_gcs
+from converters.raw.splits import HeldOut
+from pipeline.commands import describe, verify
+from pipeline.errors import ConversionError, OptionError
+from pipeline.shards.typed_json import CHECKSUM, sealed
+from pipeline.sources.open_dataset import open_dataset
+
+
+def photographs(directory, copies, seed=0):
+    """40 images in two folders; a share `copies` of them are copies of others under new names."""
+    rng = np.random.default_rng(seed)
+    files = []
+    for number in range(40):
+        path = directory / "ab"[number % 2] / f"p{number % 5}" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if files and rng.random() < copies:
+            shutil.copy(files[rng.integers(len(files))], path)
+        else:
+            Image.fromarray(rng.integers(0, 255, (4, 4, 3), np.uint8)).save(path)
+        files.append(path)
+    return directory
+
+
+def convert(raw, out, *flags, of=image_folder_to_gcs):
+    with without_beam():
+        assert of.main([f"--raw-data-dir={raw}", f"--output={out}", *flags]) == 0
+    return out
+
+
+def counts_of(out):
+    """What the conversion counted: by splits, the records of each."""
+    copies = json.loads((out / "_index/copies.json").read_text())["copies"]
+    return {tuple(each["splits"]): each["records"] for each in copies}
+
+
+def contents_of(out, raw):
+    """By split, the raw bytes of each record of an image folder."""
+    splits = json.loads((out / "manifest.json").read_text())["splits"]
+    files = {(p.parents[1].name, p.name): p.read_bytes() for p in raw.rglob("*.png")}
+    return {
+        split: [
+            files[each["image/class/text"].decode(), each["image/filename"].decode()]
+            for each in open_dataset(out, split=split).examples()
+        ]
+        for split in splits
+    }
+
+
+def brute_force(contents):
+    """The same by comparing all with all."""
+    found = {}
+    for pair in itertools.combinations_with_replacement(sorted(contents), 2):
+        own = [Counter(contents[split]) for split in pair]
+        if pair[0] == pair[1]:
+            number = sum(n for n in own[0].values() if n > 1)
+            found[pair[:1]] = {pair[0]: number} if number else {}
+            continue
+        both = own[0].keys() & own[1].keys()
+        numbers = {s: sum(c[each] for each in both) for s, c in zip(pair, own, strict=True)}
+        found[pair] = numbers if both else {}
+    return found
+
+
+@pytest.mark.parametrize("copies", [0.0, 0.1, 0.9])
+def test_copies_are_counted_as_by_comparing_all_files(tmp_path, copies):
+    raw = photographs(tmp_path / "raw", copies)
+    out = convert(raw, tmp_path / "out", "--validation-fraction=0.3", "--test-fraction=0.2")
+    assert counts_of(out) == brute_force(contents_of(out, raw))
+
+
+def test_splits_converted_one_by_one_or_replaced_have_the_counts_of_all_at_once(tmp_path):
+    raw = photographs(tmp_path / "raw", 0.5)
+    flags = ["--validation-fraction=0.3"]
+    both = convert(raw, tmp_path / "both", *flags)
+    for split in ("validation", "train"):
+        one = convert(raw, tmp_path / "one", *flags, f"--splits={split}")
+    assert counts_of(one) == counts_of(both) == brute_force(contents_of(both, raw))
+    flags[0] = "--validation-fraction=0.6"
+    with pytest.raises(Exception, match="overwrite"):
+        convert(raw, tmp_path / "one", *flags)
+    convert(raw, tmp_path / "one", *flags, "--splits=validation", "--overwrite")
+    assert counts_of(one) == brute_force(contents_of(one, raw))
+
+
+def test_equal_rows_and_texts_are_counted(tmp_path):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    rows = [f"{n % 7},{n % 7 / 2}" for n in range(30)]
+    (raw / "all.csv").write_text("\n".join(["a,b", *rows]))
+    out = convert(raw, tmp_path / "out", "--validation-fraction=0.3", of=table_to_gcs)
+    found = counts_of(out)
+    assert found["train",] | found["validation",] == {
+        "train": 30 - 30 % 30 - found["validation",]["validation"],
+        **found["validation",],
+    }
+    assert found["train", "validation"] == {}
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for number in range(4):
+        (texts / f"train-{number}.txt").write_text("a text that fills a row " * 4)
+    flags = ["--tokenizer=bytes", "--sequence-length=100"]
+    out = convert(texts, tmp_path / "packed", *flags, of=text_to_gcs)
+    assert list(counts_of(out)) == [("train",)]
+
+
+def test_what_was_counted_is_told_with_names_of_both(tmp_path, capsys):
+    raw = tmp_path / "raw"
+    for name in ("cat/1", "cat/1x", "dog/2", "dog/3", "dog/4", "dog/5"):
+        (raw / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 4), (int(name[4]) * 40, 0, 0)).save(raw / f"{name}.png")
+    held_out = HeldOut(0.5)
+    assert held_out.split_of("cat/1.png") != held_out.split_of("cat/1x.png")
+    out = convert(raw, tmp_path / "out", "--validation-fraction=0.5")
+    numbers = {s: len(open_dataset(out, split=s).examples()) for s in ("train", "validation")}
+    said = (
+        f"1 of {numbers['train']} train records are also in validation, and 1 of {numbers['validation']} validation "
+        "records in train, such as cat/1"
+    )
+    assert said in " ".join(capsys.readouterr().out.split())
+    warnings = json.loads((out / "_summary/validation.json").read_text())["warnings"]
+    assert any(said in each for each in warnings)
+    for command in (describe, verify):
+        command.main([str(out)])
+        assert said in " ".join(capsys.readouterr().out.split())
+    describe.main([str(out), f"--html={tmp_path / 'page.html'}"])
+    assert said in (tmp_path / "page.html").read_text()
+    assert open_dataset(out, split="validation").info.copies == {"train": 1}
+    (out / "_index/copies.json").unlink()
+    assert open_dataset(out, split="validation").info.copies is None
+    capsys.readouterr()
+    verify.main([str(out)])
+    assert "Not known: whether records of train, validation are copies" in capsys.readouterr().out
+
+
+def test_shards_of_an_older_release_are_not_known_and_stay_as_they_are(tmp_path):
+    raw = photographs(tmp_path / "raw", 0.5)
+    out = convert(raw, tmp_path / "out", "--validation-fraction=0.3")
+    for receipt in (out / "_shards").glob("train-*.json"):
+        fields = json.loads(receipt.read_text())
+        del fields["content"], fields[CHECKSUM]
+        receipt.write_text(json.dumps(sealed(fields)))
+    (out / "_index/copies.json").unlink()
+    convert(raw, out, "--validation-fraction=0.3")
+    assert list(counts_of(out)) == [("validation",)]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 20)), min_size=1), st.randoms())
+def test_groups_are_counted_as_by_comparing_all_with_all_in_any_order(records, random):
+    by_shard = {}
+    for split, digest in records:
+        by_shard.setdefault((split, f"{split}{digest % 2}"), []).append(digest)
+    rows = {key: np.full((len(each), 2), 9, np.uint32) for key, each in by_shard.items()}
+    pieces = [_contents(*key, by_shard[key], rows[key]) for key in by_shard]
+    grouped = {}
+    for piece in pieces:
+        for group, part in piece.by_group(3 << 21):
+            grouped.setdefault(group, []).append(part)
+    total = Counted()
+    for group in random.sample(sorted(grouped), len(grouped)):
+        total.add(counted(random.sample(grouped[group], len(grouped[group]))))
+    contents = {}
+    for split, digest in records:
+        contents.setdefault(split, []).append(digest)
+    expected = brute_force(contents)
+    for splits, numbers in expected.items():
+        pair = splits[0], splits[-1]
+        assert {s: total.copies[pair, s] for s in splits if total.copies[pair, s]} == numbers
+        assert bool(total.examples.get(pair)) == bool(numbers)
+        for _, one, other in total.examples.get(pair, ()):
+            assert one != other
+            assert (one.file[0], other.file[0]) == pair
+
+
+def _contents(split, file, digests, rows):
+    sizes = np.arange(len(digests), dtype=np.int64) * 25
+    return Contents(split, file, np.array(digests, np.uint64), sizes, rows[:, 0])
+
+
+GROUPS = st.dictionaries(st.text(min_size=1), st.sampled_from("abc"), min_size=1, max_size=200)
+SHARES = st.tuples(st.floats(0, 0.5), st.floats(0, 0.49))
+
+
+@given(GROUPS, SHARES)
+def test_each_class_has_its_share_of_groups_within_one(groups, shares):
+    held_out = HeldOut(*shares).stratified((stratum, group) for group, stratum in groups.items())
+    splits = {group: held_out.split_of(group, stratum) for group, stratum in groups.items()}
+    for stratum in set(groups.values()):
+        own = Counter(splits[group] for group, each in groups.items() if each == stratum)
+        for split, share in zip(("validation", "test"), shares, strict=True):
+            assert abs(own[split] - share * own.total()) <= 1
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("0123456789"))), SHARES, st.randoms()
+)
+def test_a_group_of_several_classes_is_in_one_split_in_any_order(records, shares, random):
+    records += [("a", "0")]
+    held_out = HeldOut(*shares).stratified(records)
+    assert held_out == HeldOut(*shares).stratified(random.sample(records, len(records)))
+    for _, of_group in itertools.groupby(
+        sorted(records, key=lambda each: each[1]), lambda each: each[1]
+    ):
+        assert len({held_out.split_of(group, stratum) for stratum, group in of_group}) == 1
+
+
+def split_by_name(out):
+    return {
+        (each["image/class/text"], each["image/filename"]): split
+        for split in ("train", "validation")
+        for each in open_dataset(out, split=split).examples()
+    }
+
+
+def test_copies_of_a_photograph_are_in_one_split_by_content_and_stay_there(tmp_path):
+    raw = photographs(tmp_path / "raw", 0.5)
+    flags = ["--validation-fraction=0.3", "--split-by=content"]
+    out = convert(raw, tmp_path / "out", *flags)
+    contents = contents_of(out, raw)
+    assert contents["train"] and contents["validation"]
+    assert {*contents["train"]}.isdisjoint(contents["validation"])
+    before = split_by_name(out)
+    shutil.make_archive(str(tmp_path / "zipped"), "zip", raw)
+    (tmp_path / "zip").mkdir()
+    shutil.move(tmp_path / "zipped.zip", tmp_path / "zip/all.zip")
+    assert split_by_name(convert(tmp_path / "zip", tmp_path / "of zip", *flags)) == before
+    photographs(tmp_path / "more", 0.0, seed=7)
+    for path in (tmp_path / "more").rglob("*.png"):
+        shutil.copy(path, raw / path.parent.parent.name / path.parent.name / f"new {path.name}")
+    after = split_by_name(convert(raw, tmp_path / "more out", *flags))
+    assert {name: after[name] for name in before} == before
+
+
+@pytest.mark.parametrize(
+    ("by", "group"), [("folder", lambda c, p: (c, p)), (r"/(p\d)/", lambda c, p: p)]
+)
+def test_folders_or_what_a_pattern_finds_stay_together(tmp_path, by, group):
+    raw = photographs(tmp_path / "raw", 0.0)
+    out = convert(raw, tmp_path / "out", "--validation-fraction=0.4", f"--split-by={by}")
+    folders = {(p.parents[1].name, p.name): p.parent.name for p in raw.rglob("*.png")}
+    splits = {}
+    for (folder, name), split in split_by_name(out).items():
+        key = folder.decode(), name.decode()
+        splits.setdefault(group(key[0], folders[key]), set()).add(split)
+    assert all(len(each) == 1 for each in splits.values())
+    assert len(splits) == (10 if by == "folder" else 5)
+
+
+def test_a_column_decides_and_classes_have_their_shares(tmp_path, capsys):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    rows = [f"{n % 37},{'rare' if n % 37 < 12 else 'often'},{n}" for n in range(370)]
+    (raw / "all.csv").write_text("\n".join(["patient,kind,value", *rows]))
+    flags = ["--validation-fraction=0.25", "--split-by=patient", "--label-column=kind"]
+    out = convert(raw, tmp_path / "out", *flags, "--stratify", of=table_to_gcs)
+    patients = {}
+    for split in ("train", "validation"):
+        for each in open_dataset(out, split=split).examples():
+            patients.setdefault(each["patient"], set()).add(split)
+    assert all(len(each) == 1 for each in patients.values())
+    held = [number for number, splits in patients.items() if splits == {"validation"}]
+    assert sum(number < 12 for number in held) == 3
+    assert abs(sum(number >= 12 for number in held) - 25 / 4) <= 1
+    capsys.readouterr()
+    few = ["--validation-fraction=0.6", "--split-by=kind", "--label-column=kind"]
+    convert(raw, tmp_path / "few", *few, of=table_to_gcs)
+    said = " ".join(capsys.readouterr().out.split())
+    assert (
+        "records, 67.6%; 70.0% was asked for" in said or "% was asked for. A hash decides" in said
+    )
+    assert "split 'validation' has no records in one of its classes: " in said
+    assert "--stratify holds out the same fraction of each class." in said
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--validation-fraction=0.2", "--split-by=file"], r"--split-by=file: must be name, content, folder, or a pattern"),
+        (["--validation-fraction=0.2", "--split-by=(a"], r"--split-by=\(a: missing \), .*no regular expression"),
+        (["--validation-fraction=0.2", "--split-by=(a)(b)"], r"has 2 pairs of parentheses. It must have one"),
+        (["--split-by=content"], r"--split-by and --stratify: give the --validation-fraction"),
+        (["--stratify"], r"--split-by and --stratify: give the --validation-fraction"),
+    ],
+)  # fmt: skip
+def test_options_that_cannot_be_followed_are_refused(tmp_path, flags, said):
+    with pytest.raises(OptionError, match=said):
+        convert(photographs(tmp_path / "raw", 0.0), tmp_path / "out", *flags)
+
+
+def test_a_pattern_that_finds_nothing_in_a_name_names_it(tmp_path):
+    raw = photographs(tmp_path / "raw", 0.0)
+    with pytest.raises(
+        ConversionError, match=r"--split-by=\(q\\d\) finds nothing in '[ab]/p\d/\d+.png'"
+    ):
+        convert(raw, tmp_path / "out", "--validation-fraction=0.4", r"--split-by=(q\d)")
