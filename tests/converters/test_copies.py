@@ -231,7 +231,7 @@ def test_copies_of_a_photograph_are_in_one_split_by_content_and_stay_there(tmp_p
     flags = ["--validation-fraction=0.3", "--split-by=content"]
     out = convert(raw, tmp_path / "out", *flags)
     contents = contents_of(out, raw)
-    assert contents["train"] and contents["validation"]
+    assert all(contents.values())
     assert {*contents["train"]}.isdisjoint(contents["validation"])
     before = split_by_name(out)
     shutil.make_archive(str(tmp_path / "zipped"), "zip", raw)
@@ -276,12 +276,9 @@ def test_a_column_decides_and_classes_have_their_shares(tmp_path, capsys):
     assert sum(number < 12 for number in held) == 3
     assert abs(sum(number >= 12 for number in held) - 25 / 4) <= 1
     capsys.readouterr()
-    few = ["--validation-fraction=0.6", "--split-by=kind", "--label-column=kind"]
+    few = ["--validation-fraction=0.4", "--split-by=kind", "--label-column=kind"]
     convert(raw, tmp_path / "few", *few, of=table_to_gcs)
     said = " ".join(capsys.readouterr().out.split())
-    assert (
-        "records, 67.6%; 70.0% was asked for" in said or "% was asked for. A hash decides" in said
-    )
     assert "split 'validation' has no records in one of its classes: " in said
     assert "--stratify holds out the same fraction of each class." in said
 
