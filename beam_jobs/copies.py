@@ -13,13 +13,13 @@ from typing import NamedTuple
 import numpy as np
 
 from beam_jobs.converter import ConversionJob
-from beam_jobs.ledger import Receipt, parse_receipt
+from beam_jobs.ledger import Receipt, receipts_of
+from beam_jobs.plan import SplitPlan
 from pipeline.errors import InfeedError
 from pipeline.shards.copies import EXAMPLES, Copies
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.frames import FRAME_BYTES, HEADER_BYTES
 from pipeline.shards.manifest import find_manifest
-from pipeline.shards.naming import receipt_file
 from pipeline.sources.indexed_records import FILE_NAME_KEYS
 
 _RECORDS_PER_GROUP = 1 << 21  # of 20 bytes each; counting takes about four times as much
@@ -55,20 +55,16 @@ class Contents(NamedTuple):
             yield int(group), Contents(self.split, self.file, *arrays)
 
 
-def shards_before(job: ConversionJob) -> Iterator[tuple[str, str]]:
-    """(path of the receipt, file) of each shard in the output directory of splits that the job does
-    not write."""
+def contents_before(job: ConversionJob) -> Iterator[Contents]:
+    """Those in the output directory of splits that the job does not write; without the shards whose
+    receipts were removed."""
     manifest = find_manifest(job.output_dir, job.output)
     for split, entry in manifest.splits.items() if manifest else ():
-        for number, shard in enumerate(entry.shards if split not in job.splits else ()):
-            yield job.path(receipt_file(split, number, len(entry.shards))), shard.file
-
-
-def contents_before(job: ConversionJob, shard: tuple[str, str]) -> Iterator[Contents]:
-    """The contents of such a shard; nothing if its receipt was removed."""
-    path, file = shard
-    if job.output.exists(path) and (receipt := parse_receipt(job.output.read(path))):
-        yield Contents.of(receipt, file)
+        if split not in job.splits:
+            receipts = receipts_of(SplitPlan(job, split, {}), len(entry.shards))
+            for receipt, shard in zip(receipts, entry.shards, strict=True):
+                if receipt:
+                    yield Contents.of(receipt, shard.file)
 
 
 class _Place(NamedTuple):

@@ -22,7 +22,7 @@ from apache_beam.metrics.metric import Metrics
 from beam_jobs.claims import check_claim, claim
 from beam_jobs.commit import commit_split, verdict_on_error
 from beam_jobs.converter import ConversionJob, Packer, Source
-from beam_jobs.copies import Contents, Counted, contents_before, counted, shards_before
+from beam_jobs.copies import Contents, Counted, contents_before, counted
 from beam_jobs.gather import write_shard
 from beam_jobs.ledger import (
     SourceSummary,
@@ -53,7 +53,6 @@ from pipeline.storage.schemes import is_remote, open_storage
 
 _SUMMARIES = -1  # the key of source summaries in both groupings
 _SHARD_BITS = 32  # a grouping key is split number << 32 | bucket or shard
-_BEFORE = -2  # and below, in the second grouping: shards of splits converted before
 _ONE = 0
 _SCANS_AT_ONCE = 16
 
@@ -185,35 +184,26 @@ def _assign(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -
         with verdict_on_error(job, plan.split):
             claim(plan)
             # One listing replaces a request per shard in gather, which reads all bytes to verify.
-            receipts = () if job.verify_existing else finished_shards(plan)
-            finished = {
-                each.shard: (
-                    Written.of(each, reused=True),
-                    Contents.of(each, plan.shard_file(each.shard)),
-                )
-                for each in receipts
-            }
+            for each in () if job.verify_existing else finished_shards(plan):
+                contents = Contents.of(each, plan.shard_file(each.shard))
+                yield _key(job, plan.split, each.shard), (Written.of(each, reused=True), contents)
         for shard in range(plan.num_shards):  # so that shards without rows are written, too
-            yield _key(job, plan.split, shard), finished.get(shard, References.of([]))
-    for number, shard in enumerate(shards_before(job)):
-        yield _BEFORE - number, shard
+            yield _key(job, plan.split, shard), References.of([])
     for summary in summaries:
         yield _SUMMARIES, summary
 
 
 def _gather(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -> Iterator[Keyed]:
     """A shard's rows -> (_SUMMARIES, Written) and, by group, (number, Contents). Writes the shard
-    and its receipt."""
+    and its receipt. The element of summaries adds the contents of splits converted before."""
     key, values = element
     records = sum(each.records for each in sums.values())
     if key == _SUMMARIES:
         yield from ((_SUMMARIES, summary) for summary in values)
-        return
-    values = list(values)
-    if key < _SUMMARIES:
-        for contents in contents_before(job, values[0]):
+        for contents in contents_before(job):
             yield from contents.by_group(records)
         return
+    values = list(values)
     split, shard = _unkey(job, key)
     if finished := [value for value in values if isinstance(value, tuple)]:
         written, contents = finished[0]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.shards.copies import in_others
 from pipeline.sizes import counted
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join, write_file
@@ -94,14 +95,11 @@ class EvalResult:
             notes.append(
                 f"categories never seen count as missing ({counted(self.unseen, 'value')})"
             )
-        notes += [
-            f"{count} of the records {'is' if count == 1 else 'are'} also in {split}"
-            for split, count in (self.copies or {}).items()
-            if count
-        ]
         records = f"{self.labelled} {'labelled ' * unlabelled}{f'of {due} ' if due else ''}records"
         of = f" of {self.data}" if self.data else ""
-        proven = "proven exact" if self.proven else "not proven"
+        proven = ", ".join(
+            ["proven exact" if self.proven else "not proven", *in_others(self.copies)]
+        )
         return "; ".join(
             [f"step {self.step}: {', '.join(values)} over {records}{of}, {proven}", *notes]
         )

@@ -53,6 +53,7 @@ _OF_RESULTS = (
     "proven",
     "not_finite",
     "classes",
+    "copies",
     "data",
     "fingerprint",
 )

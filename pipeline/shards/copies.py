@@ -71,6 +71,12 @@ def copies_elsewhere(manifest: Manifest, split: str) -> dict[str, int] | None:
     return {name: count for name, count in others.items() if name != split} if known else None
 
 
+def in_others(copies: Mapping[str, int] | None) -> list[str]:
+    """A note on each other split that has some of a split's records."""
+    found = (copies or {}).items()
+    return [f"{count:,} of them also in {split}" for split, count in found if count]
+
+
 def found_copies(manifest: Manifest) -> list[str]:
     """A sentence on each split, and each two, that have copies. Raises ManifestError."""
     return [each.in_words(manifest.splits) for each in known_copies(manifest) if each.records]

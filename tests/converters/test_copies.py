@@ -16,6 +16,7 @@ from beam_jobs.copies import Contents, Counted, counted
 from converters import image_folder_to_gcs, table_to_gcs, text_to_gcs
 from converters.raw.splits import HeldOut
 from pipeline.commands import describe, verify
+from pipeline.datasets import eval_dataset
 from pipeline.errors import ConversionError, OptionError
 from pipeline.shards.typed_json import CHECKSUM, sealed
 from pipeline.sources.open_dataset import open_dataset
@@ -97,6 +98,29 @@ def test_splits_converted_one_by_one_or_replaced_have_the_counts_of_all_at_once(
     assert counts_of(one) == brute_force(contents_of(one, raw))
 
 
+def test_a_conversion_that_goes_on_counts_the_shards_that_it_keeps(tmp_path):
+    raw = photographs(tmp_path / "raw", 0.5)
+    flags = ["--validation-fraction=0.3", "--num-train-shards=3"]
+    out = convert(raw, tmp_path / "out", *flags)
+    counts = (out / "_index/copies.json").read_bytes()
+    for lost in ("_index/copies.json", "manifest.json", "train-00001-of-00003", "_index/train.npy"):
+        (out / lost).unlink()
+    convert(raw, out, *flags)
+    assert (out / "_index/copies.json").read_bytes() == counts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [[], ["--local-processes=2"], ["--runner=dask"]])
+def test_runners_count_the_same(tmp_path, flags, run_forked):
+    raw = photographs(tmp_path / "raw", 0.5)
+    flags = [*flags, "--validation-fraction=0.3", "--num-train-shards=3"]
+    command = ["-m", "converters.image_folder_to_gcs", f"--raw-data-dir={raw}"]
+    code, printed = run_forked([*command, f"--output={tmp_path / 'out'}", *flags], timeout=120)
+    assert code == 0, printed
+    out = tmp_path / "out"
+    assert counts_of(out) == brute_force(contents_of(out, raw))
+
+
 def test_equal_rows_and_texts_are_counted(tmp_path):
     raw = tmp_path / "raw"
     raw.mkdir()
@@ -139,6 +163,8 @@ def test_what_was_counted_is_told_with_names_of_both(tmp_path, capsys):
         assert said in " ".join(capsys.readouterr().out.split())
     describe.main([str(out), f"--html={tmp_path / 'page.html'}"])
     assert said in (tmp_path / "page.html").read_text()
+    keys = ["image/class/label"]
+    assert eval_dataset(str(out), "validation", global_batch=2, keys=keys).info.copies == {"train": 1}
     assert open_dataset(out, split="validation").info.copies == {"train": 1}
     (out / "_index/copies.json").unlink()
     assert open_dataset(out, split="validation").info.copies is None

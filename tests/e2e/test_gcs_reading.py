@@ -68,7 +68,7 @@ def test_opening_takes_a_handful_of_requests_and_an_epoch_one_for_many_records(s
     gcs_server.reset()
     evaluation = eval_dataset(shards, global_batch=100, keys=KEYS)
     opening = gcs_server.requests()
-    assert len(opening) <= 6
+    assert len(opening) <= 7
     assert len([request for request in opening if index_file("validation") in request.line]) == 1
     assert len(list(evaluation.batches())) == 4
     reading = gcs_server.requests("-of-.*alt=media")

@@ -22,6 +22,7 @@ from pipeline.console.commands import program
 from pipeline.console.console import Console, say
 from pipeline.console.parser import Parser, exit_with
 from pipeline.errors import CheckpointError, OptionError
+from pipeline.shards.copies import in_others
 from pipeline.shards.typed_json import JsonFile
 from pipeline.sizes import format_number, format_seconds, format_share
 from pipeline.storage.schemes import open_storage
@@ -53,6 +54,7 @@ class Proof:
     data: str | None = None
     checkpoint_path: str | None = None
     classes: str = ""
+    copies: Mapping[str, int] | None = None
 
 
 OTHERS = ("crc", "expected_crc", "name", "unseen", "not_finite", "fingerprint")
@@ -213,7 +215,9 @@ def _lines(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         where = f" of {proof['checkpoint_path']}" if proof["checkpoint_path"] else ""
         due = "" if proof["num_records"] is None else f" of {proof['num_records']:,}"
         data = f" of {proof['data']}" if proof["data"] else ""
-        proven = "proven exact" if proof["proven"] else "not proven"
+        proven = ", ".join(
+            ["proven exact" if proof["proven"] else "not proven", *in_others(proof["copies"])]
+        )
         proof_line = (
             f"step {proof['step']:,}{where}: {proof['records']:,}{due} records{data}, {proven}"
             f"{proof['classes'] and '; '}{proof['classes']}"

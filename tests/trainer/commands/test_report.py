@@ -18,6 +18,7 @@ from trainer.commands import report
 from trainer.commands.report import read_report
 from trainer.config import TrainerConfig
 from trainer.reports.segments import BadRecords, End, Invocation, Start, append
+from trainer.results import EvalResult
 from trainer.trainer import Trainer
 
 PROOF = {
@@ -119,6 +120,16 @@ def test_the_lines_answer_what_people_ask_of_a_training(make_run, capsys):
         "all numbers": f"{workdir}/train/metrics.jsonl",
         "its records": f"infeed seen {workdir} --step 300",
     }
+
+
+def test_records_that_are_also_in_another_split_are_told_beside_the_proof(make_run, capsys):
+    proof = PROOF | {"copies": {"test": 0, "train": 3}}
+    workdir = make_run(**{"eval_result.json": json.dumps(proof)})
+    assert "records of shards, proven exact, 3 of them also in train; " in printed(capsys, workdir)
+    result = EvalResult(1, {}, 2, 2, 0, 2, 3, 3, 1.0, copies={"test": 0, "train": 1})
+    assert str(result).endswith("2 of 2 records, proven exact, 1 of them also in train")
+    result.write(workdir)
+    assert "proven exact, 1 of them also in train" in printed(capsys, workdir)
 
 
 def test_json_has_the_same_as_one_object_with_plain_numbers(make_run, capsys):
