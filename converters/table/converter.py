@@ -114,7 +114,8 @@ class ImageTableConverter:
         # the complete key: a shortened one depends on the split
         group = ref.key.removeprefix(f"{source.split}/")
         if self.held_out and not ref.error:
-            group = group_of(self.held_out, row, group, lambda: _digest(ref))
+            by_content = self.held_out.by == "content"
+            group = group_of(self.held_out, row, group, by_content, lambda _: _digest(ref))
         return place, ref, group, class_of(self.target, row)
 
     def _reference(self, source: Source, row: TableRow) -> tuple[str, Reference]:

@@ -17,12 +17,18 @@ SPLIT_BY = (
 )
 
 
-def group_of(held_out: HeldOut, row: TableRow, name: str, content: Callable[[], str]) -> str:
+def group_of(
+    held_out: HeldOut,
+    row: TableRow,
+    name: str,
+    by_content: bool,
+    content: Callable[[TableRow], str],
+) -> str:
     """What decides the split of a row: a cell, its name or its content; its name if it has no such
     cell or content."""
     with contextlib.suppress(ValueError):
-        if held_out.by == "content":
-            return content()
+        if by_content:
+            return content(row)
         if held_out.column:
             return text_cell(held_out.column, cell_of(row.cells, held_out.column))
     return held_out.group_of(name)

@@ -89,6 +89,7 @@ class RowConverter:
 
     def windows(self, storage: Storage, source: Source) -> Iterator[Sequence[tuple[str, TableRow]]]:
         del storage
+        stratified = bool(self.held_out and self.held_out.strata)
         rows_of_split = (
             (place, row)
             for place, row in self._keyed_rows(source)
@@ -96,7 +97,7 @@ class RowConverter:
                 source.split,
                 self._decisive(place, row),
                 self.held_out,
-                class_of(self.columns, row),
+                class_of(self.columns, row) if stratified else "",
             )
         )
         return batches(
@@ -138,8 +139,7 @@ class RowConverter:
         split, and adding, moving or storing rows in other tables moves none."""
         if row.error or not self.held_out:
             return place
-        held_out = self.held_out._replace(by="content") if self.by_content else self.held_out
-        return group_of(held_out, row, place, lambda: self._content(row))
+        return group_of(self.held_out, row, place, self.by_content, self._content)
 
     def _content(self, row: TableRow) -> str:
         return repr(sorted(column.content(row.cells, self.format) for column in self.columns))

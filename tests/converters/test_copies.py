@@ -164,7 +164,9 @@ def test_what_was_counted_is_told_with_names_of_both(tmp_path, capsys):
     describe.main([str(out), f"--html={tmp_path / 'page.html'}"])
     assert said in (tmp_path / "page.html").read_text()
     keys = ["image/class/label"]
-    assert eval_dataset(str(out), "validation", global_batch=2, keys=keys).info.copies == {"train": 1}
+    assert eval_dataset(str(out), "validation", global_batch=2, keys=keys).info.copies == {
+        "train": 1
+    }
     assert open_dataset(out, split="validation").info.copies == {"train": 1}
     (out / "_index/copies.json").unlink()
     assert open_dataset(out, split="validation").info.copies is None
