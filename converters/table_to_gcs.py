@@ -158,6 +158,8 @@ def _required_columns(args: argparse.Namespace) -> Mapping[str, Sequence[str]]:
             "--text-column. Without either, each column becomes a feature, and its images can stay "
             "as stored."
         )
+    if args.split_by == "folder" and not args.image_column:
+        raise OptionError("--split-by=folder: rows are in no folder. It is for --image-column.")
     if not args.label_separator:
         raise OptionError("--label-separator is empty; it must have at least one character.")
     numbers = _target_columns(args)

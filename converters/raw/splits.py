@@ -117,7 +117,7 @@ class HeldOut(NamedTuple):
 
     def split_of_hash(self, number: int, stratum: str) -> str:
         """The split by a group's hash, where it has records of one class only."""
-        shares = self.validation * 2**64, (self.validation + self.test) * 2**64
+        shares = self.validation * 2**64, sum(self[:2]) * 2**64
         validation, test = self.strata.get(stratum, shares)
         return "validation" if number < validation else "test" if number < test else "train"
 
@@ -138,11 +138,10 @@ class HeldOut(NamedTuple):
         owner = np.searchsorted(ends, first, side="right")
         strata = dict[str, tuple[int, int]]()
         for place, stratum in enumerate(names):
-            own = [*numbers[owner == place].tolist(), 2**64]
-            count = len(own) - 1
-            validation = round(self.validation * count)
-            test = round((self.validation + self.test) * count)
-            strata[stratum] = own[validation], own[test]
+            own = numbers[owner == place]
+            cuts = (round(share * len(own)) for share in (self.validation, sum(self[:2])))
+            validation, test = (int(own[cut]) if cut < len(own) else 2**64 for cut in cuts)
+            strata[stratum] = validation, test
         shares = self._replace(strata=strata)
         shared = zip(numbers[times > 1].tolist(), owner[times > 1], strict=True)
         return shares._replace(

@@ -17,7 +17,7 @@ from converters import image_folder_to_gcs, table_to_gcs, text_to_gcs
 from converters.raw.splits import HeldOut
 from pipeline.commands import describe, verify
 from pipeline.datasets import eval_dataset
-from pipeline.errors import ConversionError, OptionError
+from pipeline.errors import ConversionError
 from pipeline.shards.typed_json import CHECKSUM, sealed
 from pipeline.sources.open_dataset import open_dataset
 
@@ -309,21 +309,6 @@ def test_a_column_decides_and_classes_have_their_shares(tmp_path, capsys):
     said = " ".join(capsys.readouterr().out.split())
     assert "split 'validation' has no records in one of its classes: " in said
     assert "--stratify holds out the same fraction of each class." in said
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--validation-fraction=0.2", "--split-by=file"], r"--split-by=file: must be name, content, folder, or a pattern"),
-        (["--validation-fraction=0.2", "--split-by=(a"], r"--split-by=\(a: missing \), .*no regular expression"),
-        (["--validation-fraction=0.2", "--split-by=(a)(b)"], r"has 2 pairs of parentheses. It must have one"),
-        (["--split-by=content"], r"--split-by and --stratify: give the --validation-fraction"),
-        (["--stratify"], r"--split-by and --stratify: give the --validation-fraction"),
-    ],
-)  # fmt: skip
-def test_options_that_cannot_be_followed_are_refused(tmp_path, flags, said):
-    with pytest.raises(OptionError, match=said):
-        convert(photographs(tmp_path / "raw", 0.0), tmp_path / "out", *flags)
 
 
 def test_a_pattern_that_finds_nothing_in_a_name_names_it(tmp_path):
