@@ -225,7 +225,11 @@ def _publish_copies(
     pairs = [{each: prints[each] for each in sorted({split, name})} for name in prints]
     copies = [counted.of(job, pair) for pair in pairs if split in prints]
     update_copies(job.output, job.output_dir, split, copies)
-    yield from (each.in_words(entries) for each in copies if each.records)
+    held_out = getattr(job.converter, "held_out", None)
+    for each in copies:
+        if each.records:
+            remedy = " --split-by=content would keep them together." if len(each.splits) > 1 else ""
+            yield f"{each.in_words(entries)}{remedy if held_out else ''}"
 
 
 def _publish_manifest(job: ConversionJob, split: str, entry: SplitEntry) -> None:

@@ -327,7 +327,7 @@ class LossyRunner(FnApiRunner):
         return super().run_pipeline(pipeline, options)
 
 
-@pytest.mark.parametrize("step", ["by bucket", "by shard", "all"])
+@pytest.mark.parametrize("step", ["by bucket", "by shard", "by digest", "all"])
 def test_a_runner_that_loses_elements_commits_nothing_and_leaves_nothing_that_is_trusted(
     converted, golden, tmp_path, monkeypatch, step
 ):
