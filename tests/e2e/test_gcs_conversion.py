@@ -25,7 +25,7 @@ def command(raw, out, *more):
 @pytest.fixture(scope="module")
 def expected(photos, shard_digests):
     found = shard_digests(photos[1])
-    assert len(found) == 15 + 4 + 1 + 2
+    assert len(found) == 15 + 4 + 2 + 2
     return found
 
 
