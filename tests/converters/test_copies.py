@@ -121,25 +121,45 @@ def test_runners_count_the_same(tmp_path, flags, run_forked):
     assert counts_of(out) == brute_force(contents_of(out, raw))
 
 
-def test_equal_rows_and_texts_are_counted(tmp_path):
-    raw = tmp_path / "raw"
-    raw.mkdir()
-    rows = [f"{n % 7},{n % 7 / 2}" for n in range(30)]
-    (raw / "all.csv").write_text("\n".join(["a,b", *rows]))
-    out = convert(raw, tmp_path / "out", "--validation-fraction=0.3", of=table_to_gcs)
-    found = counts_of(out)
-    assert found["train",] | found["validation",] == {
-        "train": 30 - 30 % 30 - found["validation",]["validation"],
-        **found["validation",],
+def examples_of(out, *keys):
+    """By split, the values of each record."""
+    splits = json.loads((out / "manifest.json").read_text())["splits"]
+    return {
+        split: [
+            tuple(np.array(each[key]).tobytes() for key in keys)
+            for each in open_dataset(out, split=split).examples()
+        ]
+        for split in splits
     }
-    assert found["train", "validation"] == {}
-    texts = tmp_path / "texts"
-    texts.mkdir()
-    for number in range(4):
-        (texts / f"train-{number}.txt").write_text("a text that fills a row " * 4)
-    flags = ["--tokenizer=bytes", "--sequence-length=100"]
-    out = convert(texts, tmp_path / "packed", *flags, of=text_to_gcs)
-    assert list(counts_of(out)) == [("train",)]
+
+
+@pytest.mark.parametrize("different", [10**9, 150, 9])
+def test_copies_of_rows_are_counted_as_by_comparing_their_cells(tmp_path, different):
+    rng = np.random.default_rng(different)
+    rows = rng.integers(0, different, 200).tolist()
+    (tmp_path / "raw").mkdir()
+    lines = [f"{number},{row},{row / 7:.3f}" for number, row in enumerate(rows)]
+    (tmp_path / "raw/all.csv").write_text("\n".join(["id,a,b", *lines]))
+    flags = ["--validation-fraction=0.3", "--columns=id=skip,b=float32"]
+    for by in ("--key-column=id", "--split-by=content"):
+        out = convert(tmp_path / "raw", tmp_path / by, *flags, by, of=table_to_gcs)
+        found = counts_of(out)
+        assert found == brute_force(examples_of(out, "a", "b"))
+        assert bool(found["train", "validation"]) == (
+            by != "--split-by=content" and different < 10**9
+        )
+
+
+@pytest.mark.parametrize("different", [10**9, 9])
+def test_copies_of_rows_of_packed_text_are_counted(tmp_path, different):
+    rng = np.random.default_rng(different)
+    (tmp_path / "raw").mkdir()
+    for number in range(40):
+        name = f"{'train' if number % 4 else 'validation'}-{number}.txt"
+        (tmp_path / "raw" / name).write_text(f"{rng.integers(different):050}")
+    flags = ["--tokenizer=bytes", "--sequence-length=64"]
+    out = convert(tmp_path / "raw", tmp_path / "out", *flags, of=text_to_gcs)
+    assert counts_of(out) == brute_force(examples_of(out, "tokens"))
 
 
 def test_what_was_counted_is_told_with_names_of_both(tmp_path, capsys):
