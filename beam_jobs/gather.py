@@ -9,6 +9,7 @@ import base64
 import dataclasses
 from array import array
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -81,6 +82,7 @@ class _Writing:
         self.raw_crcs = array("I")
         self.contents = array("Q")
         self.sums = RecordSums(plan.job.converter)
+        self.labels = plan.job.converter.labels
 
     def convert(self, ref: Reference, data: bytes) -> None:
         """Appends one framed record, or one rejected record."""
@@ -100,6 +102,9 @@ class _Writing:
             else example_pieces(job.converter.schema, features)
         )
         self._append(pieces)
+        if self.labels and not isinstance(features, bytes):  # else RecordSums counts them
+            label: Any = features.get(self.labels.key, ())
+            ledger.classes.update(map(str, [label] if isinstance(label, int) else label))
         ledger.key_digest = add_digests((ledger.key_digest, key_digest([encoded(ref.key)])))
         ledger.fixups.update(converted.fixups)
         ledger.notes.update(converted.notes)
@@ -140,6 +145,7 @@ class _Writing:
             notes=dict(sorted(ledger.notes.items())),
             totals=dict(sorted(ledger.totals.items())),
             columns=self.sums.columns(),
+            classes=dict(sorted(ledger.classes.items())),
             raw=base64.b64encode(rows.tobytes()).decode(),
             raw_checksum=plan.raw_checksum,
             content=base64.b64encode(np.array(self.contents, "<u8").tobytes()).decode(),

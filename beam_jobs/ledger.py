@@ -96,6 +96,7 @@ class Receipt:
     columns: Mapping[str, ColumnSums]
     raw: str  # base64 of RAW_ROW [rows that arrived], in order
     raw_checksum: str | None  # of all raw files of the split at that time: see SplitPlan
+    classes: Mapping[str, Count] = field(default_factory=dict)  # records by label
     content: str = ""  # base64 of little-endian uint64 [records], see content_digest; "": not known
 
     def index_rows(self) -> np.ndarray:
@@ -129,6 +130,7 @@ class Ledger:
     fixups: Counter[str] = field(default_factory=Counter)
     notes: Counter[str] = field(default_factory=Counter)
     totals: Counter[str] = field(default_factory=Counter)
+    classes: Counter[str] = field(default_factory=Counter)  # by label
     columns: dict[str, ColumnSums] = field(default_factory=lambda: defaultdict(ColumnSums))
     rejected: list[Rejected] = field(default_factory=list)
     shards: list[ShardEntry] = field(default_factory=list)
@@ -144,6 +146,7 @@ class Ledger:
         self.fixups.update(receipt.fixups)
         self.notes.update(receipt.notes)
         self.totals.update(receipt.totals)
+        self.classes.update(receipt.classes)
         for column, sums in receipt.columns.items():
             self.columns[column].add(sums)
         self.rejected += receipt.rejected

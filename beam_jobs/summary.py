@@ -21,7 +21,7 @@ from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import find_file, write_file
 
 _SHOWN = 10
-STRATIFY = "--stratify holds out the same fraction of each class."
+_STRATIFY = "--stratify holds out the same fraction of each class."
 _OF_FOLDERS = "Each folder is a class and keeps its number, even without files."
 
 
@@ -101,11 +101,12 @@ def odd_shares(plan: SplitPlan, ledger: Ledger, records: Mapping[str, int]) -> I
         )
     labels = plan.job.converter.labels
     sums = ledger.columns.get(labels.key) if labels else None
-    if labels and sums:
-        present = {int(number) - labels.base for number in sums.classes}
+    counts = sums.classes if sums else ledger.classes
+    if labels and counts:
+        present = {int(number) - labels.base for number in counts}
         absent = [name for number, name in enumerate(labels.names) if number not in present]
         if absent:
-            yield empty_classes(f"split {plan.split!r}", absent, STRATIFY, "records")
+            yield empty_classes(f"split {plan.split!r}", absent, _STRATIFY, "records")
 
 
 def _parts(directory: str) -> Sequence[str]:
@@ -187,10 +188,11 @@ def in_words(summary: Mapping[str, Any]) -> str:
 
 
 def empty_folders(plan: SplitPlan, sources: Iterable[Source]) -> Iterator[str]:
-    """Yields a warning if some of the sources, which have no records, are folders of classes."""
-    if names := [source.tag for source in sources if source.kind == "folder" and source.tag]:
-        remedy = f" {STRATIFY}" if getattr(plan.job.converter, "held_out", None) else ""
-        yield empty_classes(f"split {plan.split!r}", names, f"{_OF_FOLDERS}{remedy}")
+    """Yields a warning if some of the sources, which have no records, are folders of classes. Of
+    held-out splits, odd_shares tells."""
+    names = [source.tag for source in sources if source.kind == "folder" and source.tag]
+    if names and not getattr(plan.job.converter, "held_out", None):
+        yield empty_classes(f"split {plan.split!r}", names)
 
 
 def empty_classes(

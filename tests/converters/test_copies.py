@@ -266,6 +266,22 @@ def test_a_group_of_several_classes_is_in_one_split_in_any_order(records, shares
         assert len({held_out.split_of(group, stratum) for stratum, group in of_group}) == 1
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_class_without_records_in_a_split_is_told_with_the_way_out(tmp_path, capsys, packed):
+    raw = tmp_path / "raw"
+    files = [f"cat/{number}" for number in range(40)] + ["dog/0"]
+    for number, name in enumerate(files):
+        (raw / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 4), (number, 0, 0)).save(raw / f"{name}.png")
+    if packed:
+        shutil.make_archive(str(tmp_path / "zipped"), "zip", raw)
+        raw = tmp_path / "zipped.zip"
+    convert(raw, tmp_path / "out", "--validation-fraction=0.3")
+    said = " ".join(capsys.readouterr().out.split())
+    split = "train" if HeldOut(0.3).split_of("dog/0.png") == "validation" else "validation"
+    assert f"split '{split}' has no records in one of its classes: 'dog'. --stratify holds" in said
+
+
 def split_by_name(out):
     return {
         (each["image/class/text"], each["image/filename"]): split
