@@ -74,6 +74,7 @@ COMMAND_LINES = {
     f"{TABLE} --image-column=file --columns=label=text": r"--columns=label=text: not with --image-column or",
     f"{TABLE} --image-column=flie --label-column=label": r"no column 'flie'\. Did you mean 'file'\?",
     f"{TABLE} --image-column=file --label-column=lable": r"no column 'lable'\. Did you mean 'label'\?",
+    f"convert text --raw-data-dir=empty {OUT}": r"empty has no text: no file ends in \.txt, \.csv",
     f"convert idx --raw-data-dir=empty {OUT}": r"no file of images like train-images-idx3-ubyte",
     f"convert cifar --raw-data-dir=empty {OUT}": r"none of cifar-10-batches-bin",
     f"convert tfds --dataset=mnist --data-dir=empty {OUT}": r"mnist is not prepared.* Give --download",
@@ -84,7 +85,9 @@ COMMAND_LINES = {
     "describe file": r"file is a file\. Give its directory",
     "index nothing-*": r"nothing-\* matches no file",
     "describe shards --split tain": r"no split 'tain'\. Did you mean 'train'\?",
+    "digits": r"required: out\. See infeed digits --help",
     # training
+    "report nowhere": r"nowhere is not a directory\. Give the --workdir of a run",
     "train imags": r"there is no recipe 'imags'\. Did you mean 'images'\?",
     "train images": r"required: --workdir\. See infeed train images --help",
     "train images --workdir work": r"--data-dir is not given\. Give the directory .* as --data-dir, or .* --tiny",
@@ -240,6 +243,15 @@ def run_train(monkeypatch, capsys, *options):
     except SystemExit as left:
         status = left.code
     return status, *capsys.readouterr()
+
+
+def test_every_command_has_a_mistake():
+    words = {command.words for command in commands.ALL_COMMANDS}
+    assert [
+        each
+        for each in words
+        if not any(f"{line} ".startswith(f"{each} ") for line in COMMAND_LINES)
+    ] == []
 
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules")  # runpy's
