@@ -224,7 +224,8 @@ def _publish_copies(
     }
     pairs = [{each: prints[each] for each in sorted({split, name})} for name in prints]
     copies = [counted.of(job, pair) for pair in pairs if split in prints]
-    update_copies(job.output, job.output_dir, split, copies)
+    with contextlib.suppress(StorageError):  # as for the summary
+        update_copies(job.output, job.output_dir, split, copies)
     held_out = getattr(job.converter, "held_out", None)
     for each in copies:
         if each.records:
