@@ -23,6 +23,7 @@ from pipeline.shards.manifest import find_manifest
 from pipeline.sources.indexed_records import FILE_NAME_KEYS
 
 _RECORDS_PER_GROUP = 1 << 21  # of 20 bytes each; counting them takes up to 220 MiB
+_NAME_BYTES = 200
 _CLASS_KEYS = ("image/class/text", "image/class/synset")
 _Pair = tuple[str, str]  # two splits; or one, twice
 
@@ -50,9 +51,11 @@ class Contents(NamedTuple):
         """(number of the group, its records), for each group that has any. records: of the
         conversion."""
         groups = self.digests % np.uint64(records // _RECORDS_PER_GROUP + 1)
-        for group in np.unique(groups):
-            arrays = (array[groups == group] for array in self[2:])
-            yield int(group), Contents(self.split, self.file, *arrays)
+        order = np.argsort(groups, kind="stable")  # not a mask per group: there may be hundreds
+        for rows in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
+            if len(rows):
+                arrays = (array[rows] for array in self[2:])
+                yield int(groups[rows[0]]), Contents(self.split, self.file, *arrays)
 
 
 def contents_before(job: ConversionJob) -> Iterator[Contents]:
@@ -79,9 +82,13 @@ class _Place(NamedTuple):
             values = {} if job.converter.schema.opaque else decode_example(payload)
         except InfeedError:
             values = {}
-        names = [values[key][0] for key in FILE_NAME_KEYS if values.get(key)][:1]
-        folders = [values[key][0] for key in _CLASS_KEYS if names and values.get(key)][-1:]
-        return b"/".join([*folders, *names]).decode(errors="backslashreplace")
+        # records of others may hold anything under these keys, of any length
+        texts = {
+            key: value[0] for key, value in values.items() if value and isinstance(value[0], bytes)
+        }
+        names = [texts[key] for key in FILE_NAME_KEYS if key in texts][:1]
+        folders = [texts[key] for key in _CLASS_KEYS if names and key in texts][-1:]
+        return b"/".join([*folders, *names])[:_NAME_BYTES].decode(errors="backslashreplace")
 
 
 @dataclass

@@ -84,15 +84,22 @@ class ImageFolderConverter:
 
     def _grouped(self, storage: Storage, source: Source) -> Iterator[_Grouped]:
         by = self.held_out.by if self.held_out else ""
-        files, again = itertools.tee(_files(storage, source))
-        spans = ((file.uri, member.offset, _span(member)) for _, file, member in again)
-        contents = storage.read_ranges(spans) if by == "content" else itertools.repeat(b"")
-        for (class_name, file, member), data in zip(files, contents, strict=False):
+        files = _files(storage, source)
+        contents = iter(())
+        if by == "content":
+            files, again = itertools.tee(files)
+            contents = storage.read_ranges(
+                (file.uri, member.offset, _span(member))
+                for _, file, member in again
+                if not image_records.member_error(member)
+            )
+        for class_name, file, member in files:
             place = f"{class_name}/{member.name}" if class_name else member.name
             group = place
             if by == "content" and not image_records.member_error(member):
-                group = hashlib.blake2b(_unpacked(member, data), digest_size=16).hexdigest()
-            elif self.held_out:
+                data = _unpacked(member, next(contents))
+                group = hashlib.blake2b(data, digest_size=16).hexdigest()
+            elif self.held_out and class_name:
                 group = self.held_out.group_of(place)
             yield class_name, place, group, file, member
 

@@ -26,6 +26,7 @@ from pipeline.errors import ManifestError, OptionError
 from pipeline.shards.copies import counted_copies, found_copies
 from pipeline.shards.frames import FRAME_BYTES
 from pipeline.shards.manifest import Manifest, SplitEntry, read_manifest
+from pipeline.shards.naming import COPIES_FILE
 from pipeline.shards.sidecars import sidecar_texts, write_sidecars
 from pipeline.shards.split_index import SplitIndex
 from pipeline.sizes import counted, format_bytes
@@ -58,7 +59,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     for problem in sidecars:
         say(console, f"damaged: {problem}")
     rows = []
-    notes = [*found_copies(manifest), counted_copies(manifest)]
+    notes = []
+    try:
+        notes += [*found_copies(manifest), counted_copies(manifest)]
+    except ManifestError as e:
+        sidecars.append(Problem(join(manifest.directory, COPIES_FILE), str(e)))
+        say(console, f"damaged: {e}")
     problems_of_splits = {}
     with byte_bar(console) as progress:
         bar = progress.add_task(

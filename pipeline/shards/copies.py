@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from pipeline.errors import ManifestError
+from pipeline.errors import ManifestError, printable
 from pipeline.shards.frames import crc32c
 from pipeline.shards.manifest import Manifest, SplitEntry
 from pipeline.shards.naming import COPIES_FILE
@@ -18,7 +18,7 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage, join
 
 EXAMPLES = 3  # shown of each pair of splits
-_MEND = "Run the command that converted the splits again: it keeps the finished shards."
+_MEND = "Remove it, or run the conversion of its splits again, which keeps the finished shards."
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Copies:
         }
         (first, *others), (count, *more) = counts, counts.values()
         where = f"also in {others[0]}, and {more[0]} in {first}" if more else "there more than once"
-        pairs = "; ".join(f"{one} and {two}" for one, two in self.examples)
+        pairs = "; ".join(f"{printable(one)} and {printable(two)}" for one, two in self.examples)
         return f"{count} are {where}{pairs and f', such as {pairs}'}."
 
 
@@ -60,7 +60,11 @@ def known_copies(manifest: Manifest) -> list[Copies]:
     file."""
     prints = {name: entry.fingerprint for name, entry in manifest.splits.items()}
     known = _read(open_storage(manifest.directory), manifest.directory)
-    return [copies for copies in known if copies.splits.items() <= prints.items()]
+    return [
+        each
+        for each in known
+        if each.splits.items() <= prints.items() and each.records.keys() <= each.splits.keys()
+    ]
 
 
 def copies_elsewhere(manifest: Manifest, split: str) -> dict[str, int] | None:

@@ -353,3 +353,29 @@ def test_a_pattern_that_finds_nothing_in_a_name_names_it(tmp_path):
         ConversionError, match=r"--split-by=\(q\\d\) finds nothing in '[ab]/p\d/\d+.png'"
     ):
         convert(raw, tmp_path / "out", "--validation-fraction=0.4", r"--split-by=(q\d)")
+
+
+def test_names_from_data_and_a_file_of_others_are_printed_without_their_controls_or_refused(
+    tmp_path, capsys
+):
+    out = convert(photographs(tmp_path / "raw", 0.9), tmp_path / "out", "--validation-fraction=0.3")
+    file = out / "_index/copies.json"
+    fields = json.loads(file.read_text())
+    del fields[CHECKSUM]
+    for each in fields["copies"]:
+        each["examples"] = [["\x1b[31m", "b"]]
+    file.write_text(json.dumps(sealed(fields)))
+    capsys.readouterr()
+    assert verify.main([str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed
+    assert "\\x1b[31m and b" in printed
+    fields = json.loads(file.read_text())
+    del fields[CHECKSUM]
+    for each in fields["copies"]:
+        each["records"] = {"other": 1}
+    file.write_text(json.dumps(sealed(fields)))
+    assert verify.main([str(out)]) == 0  # not known
+    file.write_text("{")
+    assert verify.main([str(out)]) == 1
+    assert "copies.json" in capsys.readouterr().out
