@@ -13,11 +13,14 @@ from PIL import Image
 from stages import without_beam
 
 from beam_jobs.copies import Contents, Counted, counted
-from converters import image_folder_to_gcs, table_to_gcs, text_to_gcs
+from converters import image_folder_to_gcs, table_to_gcs, text_to_gcs, tfrecord_to_gcs
 from converters.raw.splits import HeldOut
 from pipeline.commands import describe, verify
 from pipeline.datasets import eval_dataset
 from pipeline.errors import ConversionError
+from pipeline.shards.example import encode_example
+from pipeline.shards.frames import frame
+from pipeline.shards.schema import Feature, Schema
 from pipeline.shards.typed_json import CHECKSUM, sealed
 from pipeline.sources.open_dataset import open_dataset
 
@@ -379,3 +382,12 @@ def test_names_from_data_and_a_file_of_others_are_printed_without_their_controls
     file.write_text("{")
     assert verify.main([str(out)]) == 1
     assert "copies.json" in capsys.readouterr().out
+
+
+def test_a_number_where_other_records_have_the_name_of_a_file_is_no_name(tmp_path):
+    (tmp_path / "raw").mkdir()
+    record = frame(encode_example(Schema("", {"file_name": Feature("int64")}), {"file_name": 7}))
+    (tmp_path / "raw/train.tfrecord").write_bytes(record * 2)
+    out = convert(tmp_path / "raw", tmp_path / "out", of=tfrecord_to_gcs)
+    (copies,) = json.loads((out / "_index/copies.json").read_text())["copies"]
+    assert (copies["records"], copies["examples"]) == ({"train": 2}, [])
