@@ -16,9 +16,10 @@ from msgspec import Meta
 from beam_jobs.converter import ConversionJob
 from beam_jobs.ledger import parse_receipt, receipts_of
 from beam_jobs.packed_files import scanned
-from beam_jobs.plan import SplitPlan
+from beam_jobs.packed_rows import PackedRows
+from beam_jobs.packed_shard import source_of
+from beam_jobs.plan import Rows, SplitPlan
 from beam_jobs.raw_rows import RAW_ROW, differing, name_of, raw_rows, recorded_rows
-from beam_jobs.references import References
 from pipeline.errors import ConversionError
 from pipeline.shards import naming
 from pipeline.shards.manifest import Manifest, find_manifest, update_manifest
@@ -195,13 +196,14 @@ def _first_change(plan: SplitPlan, old: Claim) -> str:
         return ""
     new_file = ""
     num_seen = 0
-    scans = (scanned(job, source) for source in job.sources_of(plan.split))
-    for refs in itertools.chain.from_iterable(scans):
-        differ, unknown = differing(known, raw_rows(old.seed, plan.split, refs))
+    of_old = dataclasses.replace(job, seed=old.seed)
+    scans = (scanned(of_old, source, write=False) for source in job.sources_of(plan.split))
+    for rows in itertools.chain.from_iterable(scans):
+        differ, unknown = differing(known, raw_rows(old.seed, plan.split, rows))
         if differ.any():
-            return f"{_file(job, refs, differ)} has changed"
+            return f"{_name_of(job, rows, differ)} has changed"
         if unknown.any():
-            new_file = new_file or f"{_file(job, refs, unknown)} is new"
+            new_file = new_file or f"{_name_of(job, rows, unknown)} is new"
         num_seen += int((~unknown).sum())
     gone = len(known) - num_seen
     if plan.digest == old.plan or len(shards) < old.num_shards or not (new_file or gone > 0):
@@ -214,8 +216,10 @@ def _first_change(plan: SplitPlan, old: Claim) -> str:
     )
 
 
-def _file(job: ConversionJob, refs: References, mask: np.ndarray) -> str:
-    return name_of(job, refs.files[refs.file[mask][0]].uri)
+def _name_of(job: ConversionJob, rows: Rows, mask: np.ndarray) -> str:
+    if isinstance(rows, PackedRows):
+        return source_of(job, rows.file).name
+    return name_of(job, rows.files[rows.file[mask][0]].uri)
 
 
 def _publish(plan: SplitPlan, claim: Claim) -> None:

@@ -93,6 +93,11 @@ class RecordSums:
             if self._bytes >= _BATCH_BYTES:
                 self.columns()
 
+    def add_all(self, payloads: Sequence[bytes]) -> None:
+        """Adds many records."""
+        for payload in payloads:
+            self.add([payload])
+
     def columns(self) -> dict[str, ColumnSums]:
         """The sums of each column, over all records."""
         if self._parse and self._records:

@@ -6,9 +6,9 @@ writes.
 A ConversionJob describes a conversion; its launcher sends it to every worker."""
 
 import json
-import sys
 import time
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,7 +30,6 @@ __all__ = [
     "Packer",
     "Reject",
     "Source",
-    "Unusable",
     "files_of",
     "group_of",
 ]
@@ -54,9 +53,7 @@ class Source:
     kind: a folder has no bytes of its own.
     origin: the compressed file that a temporary file was made from, whose stamp is in `stat`.
     group: many small files that are scanned one after the other, as group_of encodes them; uri is
-        that of the first.
-    most_unusable: a window ends when more of its pieces are unusable. The conversion then fails, so
-        no record depends on it."""
+        that of the first."""
 
     split: str
     uri: str
@@ -67,7 +64,6 @@ class Source:
     kind: Literal["tar", "zip", "folder", "file", "group"] = "tar"
     origin: str = ""
     group: _Group = b""
-    most_unusable: int = sys.maxsize
 
     @property
     def file(self) -> File:
@@ -147,14 +143,6 @@ class _AnyConverter(Protocol):
         other bytes."""
         ...
 
-    def record_bytes(self, refs: References) -> np.ndarray:
-        """int64: the predicted size of each encoded record, for balancing the shards."""
-        ...
-
-    def convert(self, ref: Reference, data: bytes) -> Converted:
-        """Converts the raw bytes of one record. Raises Reject."""
-        ...
-
 
 class Converter(_AnyConverter, Protocol):
     """Finds the records of a dataset and converts them."""
@@ -167,31 +155,31 @@ class Converter(_AnyConverter, Protocol):
         are fields."""
         ...
 
+    def record_bytes(self, refs: References) -> np.ndarray:
+        """int64: the predicted size of each encoded record, for balancing the shards."""
+        ...
 
-@dataclass(frozen=True)
-class Unusable:
-    """A piece of raw data that no record can contain. It is rejected as a record would be.
-
-    key: unique in the split. file, offset: where it begins. error: why it cannot be used."""
-
-    key: str
-    file: File
-    offset: int
-    error: str
+    def convert(self, ref: Reference, data: bytes) -> Converted:
+        """Converts the raw bytes of one record. Raises Reject."""
+        ...
 
 
 @dataclass(frozen=True)
 class Pack:
     """Records made of one window of a source.
 
-    keys, payloads: of each record; payloads are what `convert` gets as its raw bytes. columns:
-    int64 [records], the converter's own columns of their references. unusable: pieces of the window
-    that are in no record."""
+    keys: of each record, unique in the split.
+    data, sizes: the records, one after the other, and the size of each: int64 [records].
+    offsets: where the raw data of each begins, int64 [records].
+    columns: what the converter's `tally` needs of them, int64 [records].
+    unusable: pieces of the window that are in no record. They are rejected as records would be."""
 
-    keys: Sequence[str]
-    payloads: Sequence[bytes]
+    keys: Sequence[bytes]
+    data: bytes
+    sizes: np.ndarray
+    offsets: np.ndarray
     columns: Mapping[str, np.ndarray]
-    unusable: Sequence[Unusable] = ()
+    unusable: Sequence[Reference] = ()
 
 
 @runtime_checkable
@@ -202,12 +190,16 @@ class Packer(_AnyConverter, Protocol):
     Its records are written to temporary files before they are shuffled: see packed_files."""
 
     def windows(self, storage: Storage, source: Source) -> Iterator[Any]:
-        """The pieces of a source in groups, each small enough to be in memory. Pure and, unlike
-        `pack`, cheap."""
+        """The pieces of a source in groups, each small enough to be in memory several times. Pure
+        and, unlike `pack`, cheap."""
         ...
 
     def pack(self, source: Source, number: int, window: Any) -> Pack:
         """The records of the window with this number, counted from 0 in its source. Pure."""
+        ...
+
+    def tally(self, columns: Mapping[str, np.ndarray]) -> tuple[Counter[str], Counter[str]]:
+        """The notes on some records and their totals, as `Converted` has them. columns: theirs."""
         ...
 
     def files(self) -> Mapping[str, bytes]:

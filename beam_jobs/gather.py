@@ -16,56 +16,52 @@ import numpy as np
 
 from beam_jobs.claims import read_claim
 from beam_jobs.column_sums import RecordSums
-from beam_jobs.converter import Reject
-from beam_jobs.ledger import (
-    Ledger,
-    Receipt,
-    Rejected,
-    check_rejected,
-    finished_shard,
-    rejected_by_scan,
-)
-from beam_jobs.plan import SplitPlan
-from beam_jobs.raw_rows import (
-    check_unchanged,
-    name_of,
-    raw_crcs,
-    raw_rows,
-    read_rows,
-    recorded_rows,
-)
-from beam_jobs.references import Reference, References, encoded, in_order
+from beam_jobs.converter import Packer, Reject
+from beam_jobs.ledger import Ledger, Receipt, Rejected, check_rejected, finished_shard
+from beam_jobs.packed_rows import PackedRows
+from beam_jobs.packed_shard import PackedShard, Records
+from beam_jobs.plan import Rows, SplitPlan
+from beam_jobs.raw_rows import RawShard, recorded_rows
+from beam_jobs.references import Reference, References, concat, encoded
 from pipeline.errors import RawDataError
-from pipeline.shards.copies import content_digest
+from pipeline.shards.copies import content_digest, content_digests
 from pipeline.shards.example import example_pieces
-from pipeline.shards.frames import FRAME_BYTES, crc32c, crc32c_of, frame_ends
+from pipeline.shards.frames import FRAME_BYTES, crc32c, crc32c_of, frame_ends, frames
 from pipeline.shards.naming import add_digests, key_digest
 from pipeline.storage.storage import Sink, pieces_of
 
 _PIECE_BYTES = 8 * 1024**2
 
 
-def write_shard(plan: SplitPlan, shard: int, refs: References) -> tuple[Receipt, bool]:
+def write_shard(plan: SplitPlan, shard: int, rows: Sequence[Rows]) -> tuple[Receipt, bool]:
     """Publishes one shard and its receipt, which lists bad records; or keeps a finished one.
     Returns which it did.
 
     Raises StorageError, RawDataError if raw data cannot be read."""
     job = plan.job
-    refs = in_order(job.seed, plan.split, refs)
-    if receipt := _finished(plan, shard, refs):
+    all_rows = rows_of_shard(plan, rows)
+    if receipt := _finished(plan, shard, all_rows):
         return receipt, True
-    good = refs.take(refs.good)
-    check_rejected(job, plan.split, len(refs) - len(good), rejected_by_scan(refs))
+    check_rejected(job, plan.split, all_rows.num_rejected, all_rows.rejected())
     with job.output.publish(job.path(plan.shard_file(shard))) as sink:
         writing = _Writing(plan, sink)
-        writing.ledger.rejected += rejected_by_scan(refs)
-        for ref, data in read_rows(good):
-            writing.convert(ref, data)
-        # after the last read, before the shard becomes visible
-        check_unchanged(job, good)
-    receipt = writing.receipt(shard, refs)
+        writing.ledger.rejected += all_rows.rejected()
+        if isinstance(all_rows, PackedShard):
+            for records in all_rows.records():
+                writing.copy(records)
+        else:  # the last read is before the shard becomes visible
+            for ref, data in all_rows.read():
+                writing.convert(ref, data)
+    receipt = writing.receipt(shard, all_rows)
     receipt.write(job)
     return receipt, False
+
+
+def rows_of_shard(plan: SplitPlan, rows: Sequence[Rows]) -> RawShard | PackedShard:
+    """The rows of a shard, joined."""
+    if isinstance(plan.job.converter, Packer):
+        return PackedShard(plan, [part for part in rows if isinstance(part, PackedRows)])
+    return RawShard(plan, concat([refs for refs in rows if isinstance(refs, References)]))
 
 
 class _Writing:
@@ -88,6 +84,7 @@ class _Writing:
         """Appends one framed record, or one rejected record."""
         job = self.plan.job
         ledger = self.ledger
+        assert not isinstance(job.converter, Packer)
         self.raw_crcs.append(crc32c(data))
         try:
             converted = job.converter.convert(ref, data)
@@ -112,6 +109,34 @@ class _Writing:
         self.sums.add(pieces)
         self.contents.append(content_digest(converted.content or data))
 
+    def copy(self, records: Records) -> None:
+        """Appends records that a packer made. Raises RawDataError if one is damaged."""
+        converter = self.plan.job.converter
+        assert isinstance(converter, Packer)
+        payloads, trailers = records.payloads, records.trailers
+        crcs = np.fromiter(map(crc32c, payloads), np.uint32, len(payloads))
+        if (crcs != trailers["crc32c"]).any():
+            raise RawDataError(
+                f"a packed file in {self.plan.job.path('_scratch')} is damaged. Remove this "
+                "folder, and run the command again."
+            )
+        framed = frames(payloads, crcs)
+        self.sink.write(framed)
+        self.crc.update(framed)
+        self.num_bytes += len(framed)
+        lengths = np.fromiter(map(len, payloads), np.uint32, len(payloads))
+        self.index.frombytes(np.stack([lengths, crcs], 1).tobytes())
+        self.raw_crcs.frombytes(crcs.tobytes())
+        self.contents.frombytes(content_digests(payloads, crcs).tobytes())
+        notes, totals = converter.tally(
+            {name: trailers[name] for name in trailers.dtype.names or ()}
+        )
+        ledger = self.ledger
+        ledger.notes.update(notes)
+        ledger.totals.update(totals)
+        ledger.key_digest = add_digests((ledger.key_digest, key_digest(records.keys)))
+        self.sums.add_all(payloads)
+
     def _append(self, payload: Sequence[bytes]) -> None:
         """Writes a framed record. The payload is in pieces, because joining them would copy it."""
         length = sum(map(len, payload))
@@ -123,12 +148,12 @@ class _Writing:
         self.num_bytes += length + FRAME_BYTES
         self.index.extend((length, crc))
 
-    def receipt(self, shard: int, refs: References) -> Receipt:
-        """The receipt of what was written. refs: all rows, in order."""
+    def receipt(self, shard: int, all_rows: RawShard | PackedShard) -> Receipt:
+        """The receipt of what was written."""
         plan = self.plan
         ledger = self.ledger
-        rows = raw_rows(plan.job.seed, plan.split, refs)
-        rows["crc32c"][refs.good] = self.raw_crcs
+        rows = all_rows.raw_rows()
+        rows["crc32c"][all_rows.good] = self.raw_crcs
         return Receipt(
             plan=plan.digest,
             split=plan.split,
@@ -138,7 +163,7 @@ class _Writing:
             bytes=self.num_bytes,
             crc32c=int.from_bytes(self.crc.digest(), "big"),
             key_digest=f"{ledger.key_digest:032x}",
-            handled_digest=f"{key_digest(refs.key):032x}",
+            handled_digest=f"{all_rows.handled:032x}",
             index=base64.b64encode(np.array(self.index, "<u4").tobytes()).decode(),
             fixups=dict(sorted(ledger.fixups.items())),
             rejected=tuple(ledger.rejected),
@@ -152,27 +177,26 @@ class _Writing:
         )
 
 
-def _finished(plan: SplitPlan, shard: int, refs: References) -> Receipt | None:
-    """The receipt of a finished shard; None if the shard has to be written. refs: its rows, in
-    order.
+def _finished(plan: SplitPlan, shard: int, all_rows: RawShard | PackedShard) -> Receipt | None:
+    """The receipt of a finished shard; None if the shard has to be written.
 
     With --verify-existing, reads all bytes of the shard and of its raw data first. Raises
     RawDataError if the shard was written from other raw data."""
     job = plan.job
     by_bytes = job.verify_existing
     receipt = finished_shard(plan, shard)
-    if receipt is None or (by_bytes and not _holds(plan, receipt, refs)):
+    if receipt is None or (by_bytes and not _holds(plan, receipt, all_rows)):
         return None
     if not by_bytes and receipt.raw_checksum == plan.raw_checksum:
         return receipt
     before = recorded_rows(receipt)
-    rows = raw_rows(job.seed, plan.split, refs)
+    rows = all_rows.raw_rows()
     if by_bytes:
-        rows["crc32c"] = raw_crcs(job, refs)
+        rows["crc32c"] = all_rows.crcs()
     columns = ["rank", "crc32c" if by_bytes else "version"]
-    changed = refs
+    changed = np.arange(len(rows))
     if len(before) == len(rows):
-        changed = refs.take(before[columns] != rows[columns])
+        changed = np.flatnonzero(before[columns] != rows[columns])
     if len(changed):
         # A shard of other raw data than the claim is written again: a run stopped before it.
         if (
@@ -182,7 +206,7 @@ def _finished(plan: SplitPlan, shard: int, refs: References) -> Receipt | None:
         ):
             raise RawDataError(
                 f"{job.output_dir} holds split {plan.split!r} of other raw data: "
-                f"{name_of(job, next(iter(changed)).file.uri)} has other bytes than when "
+                f"{all_rows.name_of(changed[0])} has other bytes than when "
                 f"{plan.shard_file(shard)} was written. Restore it, give another directory, or "
                 "replace the shards with --overwrite --verify-existing."
             )
@@ -194,7 +218,7 @@ def _finished(plan: SplitPlan, shard: int, refs: References) -> Receipt | None:
     return renewed
 
 
-def _holds(plan: SplitPlan, receipt: Receipt, refs: References) -> bool:
+def _holds(plan: SplitPlan, receipt: Receipt, all_rows: RawShard | PackedShard) -> bool:
     """Whether the shard's bytes are those that its receipt states, and the receipt is of these
     rows.
 
@@ -205,9 +229,9 @@ def _holds(plan: SplitPlan, receipt: Receipt, refs: References) -> bool:
         pass  # each piece goes into the checksum
     return (
         int.from_bytes(checksum.digest(), "big") == receipt.crc32c
-        and receipt.handled_digest == f"{key_digest(refs.key.tolist()):032x}"
+        and receipt.handled_digest == f"{all_rows.handled:032x}"
         and _anywhere(line for line in receipt.rejected if line.stage == "scan")
-        == _anywhere(rejected_by_scan(refs))
+        == _anywhere(all_rows.rejected())
     )
 
 

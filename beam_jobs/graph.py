@@ -23,6 +23,7 @@ from beam_jobs.claims import check_claim, claim
 from beam_jobs.commit import commit_split, verdict_on_error
 from beam_jobs.converter import ConversionJob, Packer, Source
 from beam_jobs.copies import Contents, Counted, contents_before, counted
+from beam_jobs.digests import BucketSums, add_sums, hash_sum
 from beam_jobs.gather import write_shard
 from beam_jobs.ledger import (
     SourceSummary,
@@ -33,22 +34,21 @@ from beam_jobs.ledger import (
 )
 from beam_jobs.packed_files import remove_packed_files, scanned
 from beam_jobs.plan import (
-    BucketSums,
     Candidate,
+    Rows,
     Sampled,
     SplitPlan,
-    add_sums,
     by_bucket,
     candidates,
     convert_sample,
     lowest,
     measure,
 )
-from beam_jobs.references import References, concat
+from beam_jobs.references import References
 from beam_jobs.summary import check_size
 from pipeline.background import Background
 from pipeline.errors import ConversionError, InfeedError, StorageError
-from pipeline.shards.naming import key_digest
+from pipeline.shards.naming import add_digests
 from pipeline.storage.schemes import is_remote, open_storage
 
 _SUMMARIES = -1  # the key of source summaries in both groupings
@@ -118,23 +118,23 @@ def _scan(element: Sequence[tuple[int, Source]], job: ConversionJob) -> Iterator
 
 
 def _rows(
-    job: ConversionJob, number: int, source: Source, batches: Iterable[References]
+    job: ConversionJob, number: int, source: Source, batches: Iterable[Rows]
 ) -> Iterator[Keyed]:
     records = keys = 0
     with verdict_on_error(job, source.split):
         for refs in batches:
             records += len(refs)
-            keys += key_digest(refs.key.tolist())
+            keys += hash_sum(refs.ranks(job.seed, source.split))
             for bucket, rows in by_bucket(job, source.split, refs):
                 yield _key(job, source.split, bucket), rows
-    yield _SUMMARIES, SourceSummary(number, records, keys)
+    yield _SUMMARIES, SourceSummary(number, records, add_digests([keys]))
 
 
 def _measure(element: Keyed, job: ConversionJob) -> Iterator[Keyed]:
-    """(bucket key, References) -> (bucket key, BucketSums)."""
-    key, refs = element
+    """(bucket key, rows) -> (bucket key, BucketSums)."""
+    key, rows = element
     if key != _SUMMARIES:
-        yield key, measure(job.converter, refs)
+        yield key, measure(job, _unkey(job, key)[0], rows)
 
 
 def _offer(element: Keyed, job: ConversionJob) -> Iterator[tuple[int, Sequence[Candidate]]]:
@@ -164,8 +164,8 @@ def _assign(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -
     key, values = element
     if key != _SUMMARIES:
         split, bucket = _unkey(job, key)
-        for shard, refs in _plan(job, split, sums, sampled).assign(bucket, values):
-            yield _key(job, split, shard), refs
+        for shard, rows in _plan(job, split, sums, sampled).assign(bucket, [*values]):
+            yield _key(job, split, shard), rows
         return
     summaries = list(values)
     plans = [_plan(job, split, sums, sampled) for split in job.splits]
@@ -212,7 +212,7 @@ def _gather(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -
         return
     with verdict_on_error(job, split):
         plan = _plan(job, split, sums, sampled)
-        receipt, reused = write_shard(plan, shard, concat(values))
+        receipt, reused = write_shard(plan, shard, values)
     for name in ("records", "bytes"):
         Metrics.counter("infeed", f"{split}_{name}").inc(getattr(receipt, name))
     yield _SUMMARIES, Written.of(receipt, reused)

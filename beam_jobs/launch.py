@@ -11,6 +11,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from rich.progress import (
@@ -25,12 +26,13 @@ from rich.progress import (
 from beam_jobs.claims import Claim, read_claim
 from beam_jobs.commit import Verdict, buried_messages
 from beam_jobs.converter import ConversionJob, Packer, Source, Waiting
+from beam_jobs.digests import BucketSums, add_sums
+from beam_jobs.gather import rows_of_shard
 from beam_jobs.ledger import check_expected, parse_receipt
 from beam_jobs.packed_files import scanned
 from beam_jobs.plan import (
-    BucketSums,
+    Rows,
     SplitPlan,
-    add_sums,
     by_bucket,
     candidates,
     convert_sample,
@@ -38,7 +40,6 @@ from beam_jobs.plan import (
     lowest,
     measure,
 )
-from beam_jobs.references import References
 from beam_jobs.runners.by_name import find_runner
 from beam_jobs.summary import check_size, empty_folders, empty_shards
 from pipeline.console import parser
@@ -108,7 +109,7 @@ def preview(job: ConversionJob) -> Iterator[SplitPreview]:
     """Yields a preview of each split. Raises the scan's errors, and ConversionError if shards are
     below record size."""
     for split in job.splits:
-        pieces: dict[int, list[References]] = defaultdict(list)
+        pieces: dict[int, list[Any]] = defaultdict(list)
         sources = job.sources_of(split)
         empty = list[Source]()
         # A window that is packed takes hundreds of megabytes.
@@ -117,22 +118,23 @@ def preview(job: ConversionJob) -> Iterator[SplitPreview]:
             sources, in_parallel(lambda s: _scan(job, s), sources, at_once), strict=True
         ):
             empty += [] if batches else [source]
-            for bucket, refs in batches:
-                pieces[bucket].append(refs)
+            for bucket, rows in batches:
+                pieces[bucket].append(rows)
         sums = dict[int, BucketSums]()
         for bucket, batch in pieces.items():
-            sums[bucket] = add_sums(measure(job.converter, refs) for refs in batch)
+            sums[bucket] = add_sums(measure(job, split, rows) for rows in batch)
         check_expected(job, split, add_sums(sums.values()).records)
-        offered = (candidates(job, split, refs) for batch in pieces.values() for refs in batch)
+        offered = (candidates(job, split, rows) for batch in pieces.values() for rows in batch)
         plan = SplitPlan(job, split, sums, convert_sample(job, lowest(offered)))
         check_size(plan)
         shard_bytes, shard_records = np.zeros((2, plan.num_shards), np.int64)
         rejected = []
         for bucket, batch in sorted(pieces.items()):
-            for shard, refs in plan.assign(bucket, batch):
-                shard_bytes[shard] += framed_bytes(job.converter, refs).sum()
-                shard_records[shard] += refs.good.sum()
-                rejected += [printable(f"{ref.key}: {ref.error}") for ref in refs.take(~refs.good)]
+            for shard, rows in plan.assign(bucket, batch):
+                assigned = rows_of_shard(plan, [rows])
+                shard_bytes[shard] += framed_bytes(job, rows)[assigned.good].sum()
+                shard_records[shard] += assigned.good.sum()
+                rejected += [printable(f"{x.key}: {x.error}") for x in assigned.rejected()]
         yield SplitPreview(
             split,
             plan.digest,
@@ -143,11 +145,11 @@ def preview(job: ConversionJob) -> Iterator[SplitPreview]:
         )
 
 
-def _scan(job: ConversionJob, source: Source) -> list[tuple[int, References]]:
+def _scan(job: ConversionJob, source: Source) -> list[tuple[int, Rows]]:
     return [
         piece
-        for refs in scanned(job, source, write=False)
-        for piece in by_bucket(job, source.split, refs)
+        for rows in scanned(job, source, write=False)
+        for piece in by_bucket(job, source.split, rows)
     ]
 
 

@@ -1,71 +1,56 @@
 """Packed files: temporary files of records that are made of several pieces of raw data each.
 
-A row of packed text contains several documents, so no range of the raw data holds its bytes. The
-scan therefore writes the rows of each window of a source to <output>/_scratch, and the other steps
-read ranges of that file as of any raw file. A file appears when it is complete, and is named by
-everything that its bytes depend on: a conversion that was killed packs nothing twice. It ends with
-the references to its records. The commit removes it."""
+A row of packed text contains several documents, and a row of a table becomes a record that no range
+of the table has, so no range of the raw data holds its bytes. The scan therefore writes the records
+of some windows of a source to <output>/_scratch, sorted by rank, and gathering reads ranges of that
+file: see packed_rows. A file appears when it is complete, and is named by everything that its bytes
+depend on: a conversion that was killed packs nothing twice. It ends with a table of its rows. The
+commit removes it."""
 
 import hashlib
 import io
+import itertools
 import json
 import re
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from beam_jobs.converter import ConversionJob, Pack, Packer, Source, files_of
-from beam_jobs.ledger import check_rejected, rejected_by_scan
-from beam_jobs.references import File, Reference, References, column, concat, decoded, encoded
+from beam_jobs.digests import row_hashes, text_hashes
+from beam_jobs.ledger import Rejected, check_rejected, rejected_by_scan
+from beam_jobs.packed_rows import PackedFile, PackedRows, order_of, trailer_type
+from beam_jobs.plan import Rows, buckets_of, sums_of
+from beam_jobs.references import File, bounded, encoded
 from pipeline.errors import RawDataError
 from pipeline.shards.frames import crc32c
+from pipeline.shards.naming import ranks
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Stat, Storage, in_parallel, join
 
-CRC32C = "crc32c"
-"""The column with the checksum of each record's payload. Part of the plan, as sizes and keys do not
-cover contents."""
 _PACKED = re.compile(r"((?P<split>.+)\.[0-9a-f]{16})-\d+")  # see _name
-_VERSION = 3  # of the files' layout, and of the windows of all converters
+_VERSION = 4  # of the files' layout, and of the windows of all converters
 _LENGTH_BYTES = 8  # of the table's length, at the end
+_LEAST_BYTES, _MOST_BYTES = 1 << 24, 1 << 29  # of a file; a scan holds twice as much
+_RANGE_BYTES = 1 << 16  # what gathering reads of each file at once, so that requests stay few
+_ROWS_AT_ONCE = 4096
 
 
-def scanned(job: ConversionJob, source: Source, *, write: bool = True) -> Iterator[References]:
-    """References to all records of a source. write: False for a dry run, whose references point to
-    no files.
+def scanned(job: ConversionJob, source: Source, *, write: bool = True) -> Iterator[Rows]:
+    """References to all records of a source, or its PackedRows, each of one bucket. write: False
+    for a dry run, which packs no files.
 
     Raises ConversionError if too many of them are rejected."""
-    batches = (
-        _packed(job, job.converter, source, write)
-        if isinstance(job.converter, Packer)
-        else job.converter.scan(open_storage(source.uri), source)
-    )
+    if isinstance(job.converter, Packer):
+        yield from _packed(job, job.converter, source, write)
+        return
     number = 0
-    for refs in batches:
+    for refs in job.converter.scan(open_storage(source.uri), source):
         number += int((~refs.good).sum())
         check_rejected(job, source.split, number, rejected_by_scan(refs))
         yield refs
-
-
-def is_packed(job: ConversionJob, uri: str) -> bool:
-    """Whether a row refers to a packed file."""
-    return isinstance(job.converter, Packer) and uri.startswith(job.path("_scratch/"))
-
-
-def source_of_packed(job: ConversionJob, uri: str) -> str:
-    """The name of the source that a packed file was made of."""
-    name = uri.rpartition("/")[2].rpartition("-")[0]
-    return next((source.name for source in job.sources if _name(job, source) == name), uri)
-
-
-def check_record(ref: Reference, data: bytes) -> None:
-    """Raises RawDataError unless data is the record of a packed file that a row refers to."""
-    if crc32c(data) != ref.columns[CRC32C]:
-        raise RawDataError(
-            f"{ref.file.uri} is damaged at byte {ref.offset}. Remove it, and run the command again."
-        )
 
 
 def remove_packed_files(job: ConversionJob, split: str, *, of_job: bool = False) -> None:
@@ -88,23 +73,56 @@ def remove_packed_files(job: ConversionJob, split: str, *, of_job: bool = False)
 
 def _packed(
     job: ConversionJob, packer: Packer, source: Source, write: bool
-) -> Iterator[References]:
+) -> Iterator[PackedRows]:
     name = _name(job, source)
-    source = replace(source, most_unusable=job.most_rejected)
-    for number, window in enumerate(packer.windows(open_storage(source.uri), source)):
+    windows = enumerate(packer.windows(open_storage(source.uri), source))
+    rejected = list[Rejected]()
+    for number in itertools.count():
         path = job.path(f"_scratch/{name}-{number}")
         table = _find_table(job.output, path) if write else None
-        if table is None:
-            pack = packer.pack(source, number, window)
-            table = _table(source, pack)
-            # The caller refuses more. A run that allows them has a longer window of this number.
-            if write and len(pack.unusable) <= source.most_unusable:
+        body = None
+        if table:
+            for _ in itertools.islice(windows, int(table["windows"])):
+                pass  # an earlier run packed it
+        else:
+            packs = [*_until_full(job, packer, source, windows, rejected)]
+            if not packs:
+                break
+            table, rows = _sorted(job, source, packs)
+            if write:
                 with job.output.publish(path) as sink:
-                    for piece in (*pack.payloads, _zipped(table)):
+                    for piece in (*rows(), _zipped(table)):
                         sink.write(piece)
                     _check_unchanged(source)  # before the file appears
-        yield _references(source, path, table)
+            else:
+                body = b"".join(rows(payloads=False))
+        yield from _rows(job, source, number, path, table, body)
     _check_unchanged(source)  # if it became shorter, a window may be missing
+
+
+def _until_full(
+    job: ConversionJob,
+    packer: Packer,
+    source: Source,
+    windows: Iterator[tuple[int, Any]],
+    rejected: list[Rejected],
+) -> Iterator[Pack]:
+    """The packs of as many windows as fill a file. rejected: gets their unusable pieces."""
+    size = 0
+    while size < _file_bytes(job) and (window := next(windows, None)):
+        pack = packer.pack(source, *window)
+        rejected += [Rejected.of(ref, "scan", ref.error) for ref in map(bounded, pack.unusable)]
+        check_rejected(job, source.split, len(rejected), rejected)
+        size += len(pack.data)
+        yield pack
+
+
+def _file_bytes(job: ConversionJob) -> int:
+    """The size of a packed file. It grows with the input, because each shard reads a part of each:
+    up to 1 TB of raw data, these parts have 64 KiB."""
+    raw_bytes = sum(source.guessed_bytes for source in job.sources)
+    size = _RANGE_BYTES * raw_bytes // job.target_shard_bytes
+    return min(_MOST_BYTES, max(_LEAST_BYTES, 1 << size.bit_length()))
 
 
 def _name(job: ConversionJob, source: Source) -> str:
@@ -112,7 +130,8 @@ def _name(job: ConversionJob, source: Source) -> str:
     fields = json.dumps(dict(job.converter.digest_fields()), sort_keys=True)
     files = (f"{file.uri}\0{file.stat.bytes}\0{file.stat.version}" for file in files_of(source))
     place = f"{source.split}\0{source.offset}\0{source.bytes}"
-    return f"{source.split}.{_digest(str(_VERSION), fields, place, *files):016x}"
+    order = f"{job.seed}\0{job.num_buckets}\0{_file_bytes(job)}"
+    return f"{source.split}.{_digest(str(_VERSION), fields, place, order, *files):016x}"
 
 
 def _digest(*parts: str) -> int:
@@ -120,20 +139,88 @@ def _digest(*parts: str) -> int:
     return int.from_bytes(hashlib.blake2b(joined, digest_size=8).digest(), "big")
 
 
-def _table(source: Source, pack: Pack) -> dict[str, np.ndarray]:
-    """Everything that references to the records of a pack need, by column."""
+class _Batch(NamedTuple):
+    """Rows to be written: the records of a pack, or its unusable pieces.
+
+    data, stored: the records or errors, and the size of each. size: of a record; 0 for an error.
+    trailer: see PackedFile. error: a hash."""
+
+    keys: Sequence[bytes]
+    data: bytes
+    stored: np.ndarray
+    size: np.ndarray
+    trailer: np.ndarray
+    error: np.ndarray
+
+
+def _batches(source: Source, pack: Pack) -> tuple[_Batch, _Batch]:
+    """The records of a pack, and its unusable pieces."""
+    ends = np.cumsum(pack.sizes)
+    bounds = zip((ends - pack.sizes).tolist(), ends.tolist(), strict=True)
+    crcs = [crc32c(pack.data[begin:end]) for begin, end in bounds]
+    trailer = _trailer(pack.columns, pack.keys, pack.offsets)
+    trailer["crc32c"] = crcs
+    for name, values in pack.columns.items():
+        trailer[name] = values
+    no_error = np.zeros(len(pack.keys), np.uint64)
+    records = _Batch(pack.keys, pack.data, pack.sizes, pack.sizes, trailer, no_error)
     files = {file: number for number, file in enumerate(files_of(source))}
-    crcs = np.array([crc32c(payload) for payload in pack.payloads], np.int64)
-    return {
-        "key": column(pack.keys),
-        "size": np.array([len(payload) for payload in pack.payloads], np.int64),
-        **{f"column {name}": values for name, values in {**pack.columns, CRC32C: crcs}.items()},
-        "unusable": np.array(
-            [(files[each.file], each.offset) for each in pack.unusable], np.int64
-        ).reshape(-1, 2),
-        "unusable key": column(each.key for each in pack.unusable),
-        "unusable error": column(each.error for each in pack.unusable),
+    unusable = [*map(bounded, pack.unusable)]
+    texts = [json.dumps([files[each.file], each.error]).encode() for each in unusable]
+    sizes = np.array([*map(len, texts)], np.int64)
+    keys = [encoded(each.key) for each in unusable]
+    trailer = _trailer(pack.columns, keys, [each.offset for each in unusable])
+    errors = text_hashes(encoded(each.error) for each in unusable)
+    return records, _Batch(keys, b"".join(texts), sizes, 0 * sizes, trailer, errors)
+
+
+def _trailer(columns: Iterable[str], keys: Sequence[bytes], offsets: Any) -> np.ndarray:
+    trailer = np.zeros(len(keys), trailer_type(columns))
+    trailer["offset"] = offsets
+    trailer["key_size"] = [*map(len, keys)]
+    return trailer
+
+
+def _sorted(
+    job: ConversionJob, source: Source, packs: Sequence[Pack]
+) -> tuple[dict[str, np.ndarray], Callable[..., Iterator[bytes]]]:
+    """The table of a file with these packs, and a function that makes its rows."""
+    batches = [*itertools.chain.from_iterable(_batches(source, pack) for pack in packs)]
+    keys = [*itertools.chain.from_iterable(batch.keys for batch in batches)]
+    stored, size, trailer, error = (
+        np.concatenate([batch[field] for batch in batches]) for field in range(2, 6)
+    )
+    batch = np.repeat(np.arange(len(batches)), [len(batch.keys) for batch in batches])
+    begin = np.concatenate([np.cumsum(each.stored) - each.stored for each in batches])
+    rank = ranks(job.seed, source.split, keys)
+    order = order_of(rank, lambda rows: [(keys[i], trailer["offset"][i]) for i in rows])
+    rank, size, stored, trailer = rank[order], size[order], stored[order], trailer[order]
+    own = [name for name in packs[0].columns if name[0] != "_"]
+    decisive = [size, error[order], trailer["crc32c"], *(trailer[name] for name in sorted(own))]
+    table = {
+        "windows": np.array(len(packs)),
+        "columns": np.array([*packs[0].columns], "U"),
+        "rank": rank,
+        "size": size.astype(np.uint32),
+        "more": (stored - size + trailer["key_size"] + trailer.itemsize).astype(np.uint32),
+        "hash": row_hashes(rank, decisive),
     }
+
+    def rows(*, payloads: bool = True) -> Iterator[bytes]:
+        for row in range(0, len(order), _ROWS_AT_ONCE):
+            some = slice(row, row + _ROWS_AT_ONCE)
+            sizes = stored[some] if payloads else np.where(size[some], 0, stored[some])
+            at = (each.tolist() for each in (batch[order[some]], begin[order[some]], sizes))
+            places = zip(*at, strict=True)
+            pieces = [b""] * (3 * len(sizes))
+            pieces[::3] = [batches[b].data[first : first + length] for b, first, length in places]
+            pieces[1::3] = [keys[i] for i in order[some].tolist()]
+            ends = trailer[some].tobytes()
+            step = trailer.itemsize
+            pieces[2::3] = [ends[at : at + step] for at in range(0, len(ends), step)]
+            yield b"".join(pieces)
+
+    return table, rows
 
 
 def _zipped(table: Mapping[str, np.ndarray]) -> bytes:
@@ -160,32 +247,31 @@ def _find_table(storage: Storage, path: str) -> dict[str, np.ndarray] | None:
         return None
 
 
-def _references(source: Source, path: str, table: Mapping[str, np.ndarray]) -> References:
-    """References to the records of a packed file, then those to unusable raw data."""
+def _rows(
+    job: ConversionJob,
+    source: Source,
+    number: int,
+    path: str,
+    table: Mapping[str, np.ndarray],
+    body: bytes | None,
+) -> Iterator[PackedRows]:
+    """The rows of a packed file, by bucket."""
     files = files_of(source)
-    size = table["size"]
-    columns = {
-        name.removeprefix("column "): values
-        for name, values in table.items()
-        if name.startswith("column ")
-    }
     # a file that is packed again is no change of the raw data
     stamp = _digest(*(file.stat.version for file in files))
-    records = References.in_file(
-        File(path, Stat(sum(file.stat.bytes for file in files), None, stamp)),  # of the raw data
-        key=table["key"],
-        offset=np.cumsum(size) - size,
-        size=size,
-        error=np.zeros(len(size), "S1"),
-        columns=columns,
-    )
-    none = dict.fromkeys(columns, 0)
-    texts = (table[name].tolist() for name in ("unusable key", "unusable error"))
-    unusable = [
-        Reference(decoded(key), files[file], offset, 0, error.decode(), none)
-        for (file, offset), key, error in zip(table["unusable"].tolist(), *texts, strict=True)
-    ]
-    return concat([records, References.of(unusable)])
+    file = File(path, Stat(sum(file.stat.bytes for file in files), None, stamp))
+    columns = tuple(table["columns"].tolist())
+    packed = PackedFile(file, source.uri, source.offset, number, columns, body)
+    rank, size, more = (table[name] for name in ("rank", "size", "more"))
+    rows = PackedRows(packed, 0, 0, rank, size, more)
+    buckets = buckets_of(job, rank)
+    framed = rows.framed_bytes
+    cuts = [0, *(np.flatnonzero(np.diff(buckets)) + 1).tolist(), len(rows)]
+    for begin, end in itertools.pairwise(cuts):
+        some = slice(begin, end)
+        none = np.zeros(end - begin, np.int64)
+        sums = sums_of(framed[some], table["hash"][some], rank[some], [file], none)
+        yield rows.part(begin, end, sums)
 
 
 def stats_of(files: Sequence[File]) -> Sequence[Stat]:

@@ -11,17 +11,19 @@ import heapq
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from beam_jobs.converter import ConversionJob, Converter, Packer, Reject
-from beam_jobs.references import Reference, References, concat, in_order
+from beam_jobs.converter import ConversionJob, Packer, Reject
+from beam_jobs.digests import BucketSums, add_sums, hash_sum, mixed, row_hashes, text_hashes
+from beam_jobs.packed_rows import PackedRows, in_file_order, merged, places_of
+from beam_jobs.references import DUPLICATE, File, Reference, References, concat, encoded, in_order
 from pipeline.shards.example import encode_example
 from pipeline.shards.frames import FRAME_BYTES
-from pipeline.shards.naming import add_digests, key_digest, ranks, shard_file
+from pipeline.shards.naming import key_digest, shard_file
 from pipeline.storage.schemes import open_storage
 
 _RECORDS = (
@@ -34,49 +36,43 @@ ENCODER_VERSION = (
 )
 
 
-class BucketSums(NamedTuple):
-    """The sums over a bucket or part of one."""
-
-    bytes: int = 0  # framed, of the good rows, as predicted
-    records: int = 0  # all rows, including rejected ones
-    row_digest: int = 0  # sum of the rows' hashes modulo 2^128: independent of order
-    key_digest: int = 0  # the same over their keys only
-    raw_digest: int = 0  # the same over their keys and the versions of their raw files: see Stat
+Rows = References | PackedRows
 
 
-def measure(converter: Converter | Packer, refs: References) -> BucketSums:
-    """The sums of a batch of rows."""
-    return BucketSums(
-        int(framed_bytes(converter, refs).sum()),
-        len(refs),
-        key_digest(repr(row).encode() for row in refs.values()),
-        key_digest(refs.key.tolist()),
-        key_digest(_keys_with_versions(refs)),
+def measure(job: ConversionJob, split: str, rows: Rows) -> BucketSums:
+    """The sums of a batch of rows, which are in one bucket."""
+    if isinstance(rows, PackedRows):
+        return rows.sums
+    rank = rows.ranks(job.seed, split)
+    return sums_of(
+        framed_bytes(job, rows), row_hashes(rank, rows.decisive), rank, rows.files, rows.file
     )
 
 
-def framed_bytes(converter: Converter | Packer, refs: References) -> np.ndarray:
+def sums_of(
+    framed: np.ndarray,
+    hashes: np.ndarray,
+    rank: np.ndarray,
+    files: Sequence[File],
+    file: np.ndarray,
+) -> BucketSums:
+    """The sums of rows with these framed sizes, hashes, ranks and raw files."""
+    versions = [file.stat.version for file in files]
+    of_files = text_hashes(map(encoded, versions))[file]
+    known = np.array([*map(bool, versions)], bool)[file]
+    # swapping two files changes the digest
+    raw = mixed(rank ^ of_files)[known]
+    return BucketSums(int(framed.sum()), len(rank), hash_sum(hashes), hash_sum(rank), hash_sum(raw))
+
+
+def framed_bytes(job: ConversionJob, rows: Rows) -> np.ndarray:
     """int64: the predicted size of each record in its shard; 0 for rejected rows."""
-    return (
-        np.where(refs.good, converter.record_bytes(refs) + FRAME_BYTES, 0)
-        if len(refs)
-        else np.zeros(0, int)
-    )
-
-
-def add_sums(sums: Iterable[BucketSums]) -> BucketSums:
-    """The total. Sizes and numbers of records are added like digests, which wrap around far above
-    them."""
-    return BucketSums(*map(add_digests, zip(*sums, strict=True)))
-
-
-def _keys_with_versions(refs: References) -> Iterator[bytes]:
-    """The keys, each followed by the version of its raw file: swapping two files changes the
-    digest."""
-    versions = [file.stat.version for file in refs.files]
-    for key, file in zip(refs.key.tolist(), refs.file.tolist(), strict=True):
-        if versions[file]:
-            yield key + f"\0{versions[file]}".encode()
+    if isinstance(rows, PackedRows):
+        return rows.framed_bytes
+    if not len(rows):
+        return np.zeros(0, np.int64)
+    assert not isinstance(job.converter, Packer)
+    return np.where(rows.good, job.converter.record_bytes(rows) + FRAME_BYTES, 0)
 
 
 class Candidate(NamedTuple):
@@ -100,18 +96,19 @@ class Sampled:
         return predicted * self.written // self.predicted
 
 
-def candidates(job: ConversionJob, split: str, refs: References) -> list[Candidate]:
+def candidates(job: ConversionJob, split: str, rows: Rows) -> list[Candidate]:
     """The rows of a batch that may be in the sample. Empty if sizes are known or the number of
     shards is given."""
-    if not job.converter.transforms or job.num_shards.get(split) or not len(refs):
+    if not job.converter.transforms or job.num_shards.get(split) or not len(rows):
         return []
-    refs = refs.take(refs.good)
-    rank = ranks(job.seed, split, refs.key)
+    assert isinstance(rows, References)
+    refs = rows.take(rows.good)
+    rank = refs.ranks(job.seed, split)
     order = np.argsort(rank, kind="stable")
     chosen = order[: max(_AT_LEAST, int((rank < _OFFERED).sum()))]
-    sizes = framed_bytes(job.converter, refs)[chosen].tolist()
-    rows = zip(rank[chosen].tolist(), sizes, refs.take(chosen), strict=True)
-    return lowest([list(itertools.starmap(Candidate, rows))])
+    sizes = framed_bytes(job, refs)[chosen].tolist()
+    offered = zip(rank[chosen].tolist(), sizes, refs.take(chosen), strict=True)
+    return lowest([list(itertools.starmap(Candidate, offered))])
 
 
 def lowest(groups: Iterable[Sequence[Candidate]]) -> list[Candidate]:
@@ -139,12 +136,13 @@ def convert_sample(job: ConversionJob, sample: Sequence[Candidate]) -> Sampled:
     """Converts the sample. Raises StorageError. Ignores rejected records, which gather reports."""
     if not sample:
         return Sampled()
+    assert not isinstance(job.converter, Packer)
     raw = open_storage(sample[0].ref.file.uri)
     data = raw.read_ranges((each.ref.file.uri, each.ref.offset, each.ref.size) for each in sample)
     predicted = written = 0
-    for each, encoded in zip(sample, data, strict=True):
+    for each, payload in zip(sample, data, strict=True):
         try:
-            features = job.converter.convert(each.ref, encoded).features
+            features = job.converter.convert(each.ref, payload).features
         except Reject:
             continue
         record = (
@@ -212,30 +210,30 @@ class SplitPlan:
         Not part of `digest`: the same data gives the same manifest from a disk and from gs://."""
         return f"{self.total.raw_digest:032x}" if self.total.raw_digest else None
 
-    def assign(self, bucket: int, pieces: Iterable[References]) -> Iterator[tuple[int, References]]:
+    def assign(self, bucket: int, pieces: Sequence[Any]) -> Iterator[tuple[int, Rows]]:
         """Yields (shard, rows) for every shard that a bucket overlaps: rows in order, duplicates
-        rejected.
+        rejected. pieces: References, or PackedRows."""
+        assigned = _assigned_packed if isinstance(pieces[0], PackedRows) else _assigned_references
+        return assigned(self, bucket, pieces)
+
+    def cuts(self, bucket: int, sizes: np.ndarray) -> Iterator[tuple[int, int, int]]:
+        """(shard, begin, end) for every shard that a bucket overlaps. sizes: framed_bytes of its
+        rows, in order.
 
         shard = floor((bytes before the record + half its own) * shards / total bytes), in exact
         integers."""
-        refs = in_order(self.job.seed, self.split, concat(list(pieces)))
-        sizes = framed_bytes(self.job.converter, refs)
         before = sum(sums.bytes for b, sums in self.sums.items() if b < bucket)
         twice_middle = 2 * (before + np.cumsum(sizes) - sizes) + sizes
-        repeats = np.concatenate([[False], refs.key[1:] == refs.key[:-1]])
-        refs = refs.with_errors(
-            repeats, "duplicate key: another record of this split has the same name"
-        )
         first, last = map(self._shard_of, twice_middle[[0, -1]].tolist())
         # Shard s starts at the first row whose twice_middle reaches its lower edge. Python
         # integers, because at 100 TB bytes times shards exceeds 2^63.
         edges = [
             -(-2 * self.total.bytes * s // self.num_shards) for s in range(first + 1, last + 1)
         ]
-        cuts = [0, *np.searchsorted(twice_middle, edges).tolist(), len(refs)]
+        cuts = [0, *np.searchsorted(twice_middle, edges).tolist(), len(sizes)]
         for shard, (begin, end) in enumerate(itertools.pairwise(cuts), start=first):
             if begin < end:
-                yield shard, refs.take(np.arange(begin, end))
+                yield shard, begin, end
 
     def _shard_of(self, twice_middle: int) -> int:
         if not self.total.bytes:  # only rejected rows: they go with the first shard
@@ -243,9 +241,44 @@ class SplitPlan:
         return min(self.num_shards - 1, twice_middle * self.num_shards // (2 * self.total.bytes))
 
 
-def by_bucket(job: ConversionJob, split: str, refs: References) -> Iterator[tuple[int, References]]:
-    """A batch of rows cut into (bucket, rows). The leading bits of a row's rank are its bucket."""
-    shift = 65 - job.num_buckets.bit_length()
-    buckets = (ranks(job.seed, split, refs.key) >> np.uint64(shift)).astype(np.int64)
+def _assigned_references(
+    plan: SplitPlan, bucket: int, pieces: Sequence[References]
+) -> Iterator[tuple[int, Rows]]:
+    refs = in_order(plan.job.seed, plan.split, concat(pieces))
+    sizes = framed_bytes(plan.job, refs)
+    repeats = np.concatenate([[False], refs.key[1:] == refs.key[:-1]])
+    refs = refs.with_errors(repeats, DUPLICATE)
+    for shard, begin, end in plan.cuts(bucket, sizes):
+        yield shard, refs.take(np.arange(begin, end))
+
+
+def _assigned_packed(
+    plan: SplitPlan, bucket: int, pieces: Sequence[PackedRows]
+) -> Iterator[tuple[int, Rows]]:
+    parts = in_file_order(pieces)
+    part_of, repeats = merged(parts, plan.job.most_rejected)
+    sizes = np.zeros(len(part_of), np.int64)
+    places = places_of(part_of, len(parts))
+    for part, place in zip(parts, places, strict=True):
+        sizes[place] = part.framed_bytes
+    for shard, begin, end in plan.cuts(bucket, sizes):
+        for part, place in zip(parts, places, strict=True):
+            first, last = np.searchsorted(place, [begin, end]).tolist()
+            if first < last:
+                again = part.first + first + np.flatnonzero(repeats[place[first:last]])
+                yield shard, replace(part.part(first, last), repeats=tuple(again.tolist()))
+
+
+def buckets_of(job: ConversionJob, rank: np.ndarray) -> np.ndarray:
+    """int64: the leading bits of each rank, which are its bucket."""
+    return (rank >> np.uint64(65 - job.num_buckets.bit_length())).astype(np.int64)
+
+
+def by_bucket(job: ConversionJob, split: str, rows: Rows) -> Iterator[tuple[int, Rows]]:
+    """A batch of rows cut into (bucket, rows). Packed rows are of one bucket already."""
+    buckets = buckets_of(job, rows.ranks(job.seed, split))
+    if isinstance(rows, PackedRows):
+        yield int(buckets[0]), rows
+        return
     for bucket in np.unique(buckets).tolist():
-        yield bucket, refs.take(buckets == bucket)
+        yield bucket, rows.take(buckets == bucket)

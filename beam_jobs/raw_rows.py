@@ -5,18 +5,18 @@ They take 16 bytes per row in a receipt, 28 MB for 1.3 million records. A later 
 with the raw data it finds, so a split never mixes shards of old and new raw data."""
 
 import base64
-import hashlib
 from collections.abc import Iterator
 
 import numpy as np
 
 from beam_jobs.converter import ConversionJob
-from beam_jobs.ledger import Receipt
-from beam_jobs.packed_files import is_packed, source_of_packed, stats_of
-from beam_jobs.references import Reference, References
+from beam_jobs.digests import hash_sum
+from beam_jobs.ledger import Receipt, Rejected, rejected_by_scan
+from beam_jobs.packed_files import stats_of
+from beam_jobs.plan import Rows, SplitPlan
+from beam_jobs.references import Reference, References, in_order
 from pipeline.errors import RawDataError
 from pipeline.shards.frames import crc32c
-from pipeline.shards.naming import ranks
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Stat
 
@@ -25,43 +25,62 @@ from pipeline.storage.storage import Stat
 RAW_ROW = np.dtype([("rank", "<u8"), ("version", "<u4"), ("crc32c", "<u4")])
 
 
-def raw_rows(seed: int, split: str, refs: References) -> np.ndarray:
+def raw_rows(seed: int, split: str, rows: Rows) -> np.ndarray:
     """RAW_ROW [rows], without checksums."""
-    stats = (f"{file.stat.bytes} {file.stat.version}".encode() for file in refs.files)
-    versions = [hashlib.blake2b(stat, digest_size=4).digest() for stat in stats]
-    rows = np.zeros(len(refs), RAW_ROW)
-    if len(refs):
-        rows["rank"] = ranks(seed, split, refs.key)
-        rows["version"] = np.frombuffer(b"".join(versions), "<u4")[refs.file]
-    return rows
+    raw = np.zeros(len(rows), RAW_ROW)
+    if len(rows):
+        raw["rank"] = rows.ranks(seed, split)
+        raw["version"] = rows.versions
+    return raw
 
 
-def read_rows(refs: References) -> Iterator[tuple[Reference, bytes]]:
-    """Each row with its raw bytes, in order. All files of a split are in one storage."""
-    if len(refs):
-        uris = (refs.files[i].uri for i in refs.file)
-        ranges = zip(uris, refs.offset.tolist(), refs.size.tolist(), strict=True)
-        yield from zip(refs, open_storage(refs.files[0].uri).read_ranges(ranges), strict=True)
+class RawShard:
+    """All rows of a shard that are ranges of raw files. See PackedShard, which is alike."""
 
+    def __init__(self, plan: SplitPlan, refs: References) -> None:
+        self._plan = plan
+        self._refs = in_order(plan.job.seed, plan.split, refs)
+        self.good = self._refs.good
+        self.num_rejected = int((~self.good).sum())
+        self.handled = hash_sum(self._refs.ranks(plan.job.seed, plan.split))
 
-def raw_crcs(job: ConversionJob, refs: References) -> np.ndarray:
-    """uint32 [rows]: checksums of the rows' raw bytes, which it reads. Raises RawDataError,
-    StorageError."""
-    crcs = np.zeros(len(refs), np.uint32)
-    good = refs.take(refs.good)
-    crcs[refs.good] = [crc32c(data) for _, data in read_rows(good)]
-    check_unchanged(job, good)
-    return crcs
+    def raw_rows(self) -> np.ndarray:
+        """RAW_ROW [rows], without checksums."""
+        return raw_rows(self._plan.job.seed, self._plan.split, self._refs)
+
+    def crcs(self) -> np.ndarray:
+        """uint32 [rows]: checksums of the raw bytes, 0 for rejected rows. Reads all. Raises
+        RawDataError, StorageError."""
+        crcs = np.zeros(len(self._refs), np.uint32)
+        crcs[self.good] = [crc32c(data) for _, data in self.read()]
+        return crcs
+
+    def name_of(self, row: int) -> str:
+        """The name of the raw file that a row is in."""
+        return name_of(self._plan.job, self._refs.files[self._refs.file[row]].uri)
+
+    def rejected(self) -> Iterator[Rejected]:
+        """The entries of rejected rows, in order."""
+        return rejected_by_scan(self._refs)
+
+    def read(self) -> Iterator[tuple[Reference, bytes]]:
+        """Each good row with its raw bytes, in order. Raises RawDataError after the last, if a file
+        has changed."""
+        good = self._refs.take(self.good)
+        # all files of a split are in one storage
+        if len(good):
+            uris = (good.files[i].uri for i in good.file)
+            ranges = zip(uris, good.offset.tolist(), good.size.tolist(), strict=True)
+            yield from zip(good, open_storage(good.files[0].uri).read_ranges(ranges), strict=True)
+        check_unchanged(self._plan.job, good)
 
 
 def check_unchanged(job: ConversionJob, refs: References) -> None:
     """Raises RawDataError naming a file that changed since the scan."""
-    # their records have checksums
-    files = [file for file in refs.files if not is_packed(job, file.uri)]
-    stats = stats_of(files)  # in folders, each record is a file
+    stats = stats_of(refs.files)  # in folders, each record is a file
     # their Stat has the stamp of the original
     temporary = {source.uri for source in job.sources if source.origin}
-    for file, stat in zip(files, stats, strict=True):
+    for file, stat in zip(refs.files, stats, strict=True):
         before = file.stat._replace(stamp=None) if file.uri in temporary else file.stat
         if stat.agrees_with(before):
             continue
@@ -93,9 +112,7 @@ def differing(known: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def name_of(job: ConversionJob, uri: str) -> str:
-    """The raw file's name for users: for a temporary file, the file or source it was made from."""
-    if is_packed(job, uri):
-        return source_of_packed(job, uri)
+    """The raw file's name for users: for a temporary file, the file it was made from."""
     origins = (source.origin for source in job.sources if source.uri == uri and source.origin)
     return next(origins, uri)
 

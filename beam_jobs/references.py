@@ -18,6 +18,7 @@ from pipeline.storage.storage import Stat
 
 # a batch's column is as wide as its longest cell, also in every bucket that the row goes to
 MAX_NAME_BYTES = 4096
+DUPLICATE = "duplicate key: another record of this split has the same name"
 _KEPT = MAX_NAME_BYTES // 16  # characters of a name or error that is too long
 _LEVEL = 1  # of zlib: 190 MB/s
 # with one value per row, but for `file`, which indexes `files`
@@ -106,6 +107,15 @@ class References:
     def __len__(self) -> int:
         return len(self.key)
 
+    def ranks(self, seed: int, split: str) -> np.ndarray:
+        """uint64: the rank of each row."""
+        return ranks(seed, split, self.key.tolist())
+
+    @property
+    def versions(self) -> np.ndarray:
+        """uint32: a hash of the size and Stat.version of each row's raw file."""
+        return np.array([stat_hash(file.stat) for file in self.files], np.uint32)[self.file]
+
     @property
     def good(self) -> np.ndarray:
         """bool: the rows that the scan did not reject."""
@@ -139,12 +149,18 @@ class References:
                     decoded(key[i]), self.files[file], offset[i], size[i], decoded(error[i]), own
                 )
 
-    def values(self) -> Iterator[tuple[int | bytes, ...]]:
-        """Everything that determines the bytes of each record: all columns except its location, and
-        those whose names begin with _."""
+    @property
+    def decisive(self) -> list[np.ndarray]:
+        """Everything but the keys that determines the bytes of each record: all columns except its
+        location, and those whose names begin with _."""
         names = (name for name in sorted(self.columns) if name[0] != "_")
-        own = (self.columns[name].tolist() for name in names)
-        return zip(self.key.tolist(), self.size.tolist(), self.error.tolist(), *own, strict=True)
+        return [self.size, self.error, *(self.columns[name] for name in names)]
+
+
+def stat_hash(stat: Stat) -> int:
+    """32 bits of a file's size and version."""
+    text = f"{stat.bytes} {stat.version}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "little")
 
 
 def _unpickled(compressed: bytes) -> References:
@@ -198,7 +214,7 @@ def in_order(seed: int, split: str, refs: References) -> References:
     run."""
     uris = np.array([encoded(file.uri) for file in refs.files] or [b""], "S")
     place = uris[refs.file] if len(refs) else refs.key
-    rank = ranks(seed, split, refs.key)
+    rank = refs.ranks(seed, split)
     order = np.lexsort((refs.offset, place, refs.key, rank))
     key = refs.key[order]
     if (key[1:] == key[:-1]).any():  # rare, so the columns are sorted only then

@@ -3,6 +3,7 @@
 The rows are encoded once, to packed files, because a record's bytes cannot be found in tables of
 every format. Pure: reads raw data through a Storage, returns values."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
@@ -10,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from beam_jobs.converter import Converted, Pack, Reject, Source, Unusable
-from beam_jobs.packed_files import check_record
-from beam_jobs.references import Reference, References
+from beam_jobs.converter import Pack, Reject, Source
+from beam_jobs.references import Reference, encoded
 from converters.raw.batches import batches
 from converters.raw.splits import HeldOut, is_of
 from converters.table.columns import MOST_EXACT, Column, features_of, file_in, labels_of, rows_for
@@ -101,11 +101,7 @@ class RowConverter:
             )
         )
         return batches(
-            rows_of_split,
-            lambda each: max(each[1].size, _LEAST_ROW_BYTES),
-            _WINDOW_BYTES,
-            lambda each: each[1].error,
-            source.most_unusable,
+            rows_of_split, lambda each: max(each[1].size, _LEAST_ROW_BYTES), _WINDOW_BYTES
         )
 
     def stratified(self, sources: Sequence[Source]) -> "RowConverter":
@@ -150,11 +146,12 @@ class RowConverter:
         file_of = partial(self._file_of, source, noted)
         word = "row" if self._table(source).is_arrow else "line"
         schema = self.schema
-        keys = list[str]()
+        keys = list[bytes]()
         payloads = list[bytes]()
+        offsets = list[int]()
         columns: dict[str, list[int]] = {"notes": [], "_cut": [], "_more_rounded": []}
         floats = [column for column in self.columns if column.kind == "float32"]
-        unusable = list[Unusable]()
+        unusable = list[Reference]()
         for place, row in window:
             key = f"{source.split}/{place}"
             noted.clear()
@@ -166,7 +163,8 @@ class RowConverter:
                     for column in self.columns
                 }
                 payloads.append(encode_example(schema, values))
-                keys.append(key)
+                keys.append(encoded(key))
+                offsets.append(row.offset)
                 rounded = sum(
                     column.num_rounded(values[column.feature_key], row.cells, self.format)
                     for column in floats
@@ -179,11 +177,10 @@ class RowConverter:
                 columns["_more_rounded"].append(max(rounded - 1, 0))
             except (ValueError, Reject, SchemaError) as e:
                 error = f"{word} {row.line}: {e}"
-                unusable.append(Unusable(key, source.file, row.offset, error))
-            if len(unusable) > source.most_unusable:
-                break
+                unusable.append(Reference(key, source.file, row.offset, 0, error, {}))
         arrays = {name: np.array(values, np.int64) for name, values in columns.items()}
-        return Pack(keys, payloads, arrays, unusable)
+        sizes = np.array([*map(len, payloads)], np.int64)
+        return Pack(keys, b"".join(payloads), sizes, np.array(offsets, np.int64), arrays, unusable)
 
     def _file_of(self, source: Source, noted: set[str], cell: Any, kind: str) -> bytes:
         """The file in a cell, or the one that it names; an image in the format to store. Adds what
@@ -209,14 +206,10 @@ class RowConverter:
         noted.update(notes)
         return stored
 
-    def record_bytes(self, refs: References) -> np.ndarray:
-        """See Converter. Exact."""
-        return refs.size
-
-    def convert(self, ref: Reference, data: bytes) -> Converted:
-        """See Converter. data: the record. Raises RawDataError if it is damaged."""
-        check_record(ref, data)
-        noted = ref.number("notes")
-        notes = [note for i, note in enumerate(_NOTES) if noted & (1 << i)]
-        notes += [CUT] * ref.number("_cut") + [_ROUNDED] * ref.number("_more_rounded")
-        return Converted(data, notes=tuple(notes))
+    def tally(self, columns: Mapping[str, np.ndarray]) -> tuple[Counter[str], Counter[str]]:
+        """See Packer."""
+        noted = columns["notes"]
+        notes = Counter({note: int((noted >> i & 1).sum()) for i, note in enumerate(_NOTES)})
+        notes[CUT] += int(columns["_cut"].sum())
+        notes[_ROUNDED] += int(columns["_more_rounded"].sum())
+        return +notes, Counter()

@@ -4,15 +4,15 @@ documents each.
 Pure: reads raw data through a Storage, returns values."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from beam_jobs.converter import Converted, Pack, Source, Unusable, files_of
-from beam_jobs.packed_files import check_record
-from beam_jobs.references import File, Reference, References
+from beam_jobs.converter import Pack, Source, files_of
+from beam_jobs.references import File, Reference, encoded
 from converters.raw.batches import batches
 from converters.raw.splits import HeldOut
 from converters.text.documents import Document, DocumentFormat, documents
@@ -93,13 +93,7 @@ class TextConverter:
 
     def windows(self, storage: Storage, source: Source) -> Iterator[Sequence[_KeyedDocument]]:
         keyed = self._documents(storage, source)
-        return batches(
-            keyed,
-            lambda each: len(each.document.raw),
-            _WINDOW_BYTES,
-            lambda each: each.document.error,
-            source.most_unusable,
-        )
+        return batches(keyed, lambda each: len(each.document.raw), _WINDOW_BYTES)
 
     def _documents(self, storage: Storage, source: Source) -> Iterator[_KeyedDocument]:
         """The documents of the source's split."""
@@ -118,39 +112,36 @@ class TextConverter:
 
     def pack(self, source: Source, number: int, window: Sequence[_KeyedDocument]) -> Pack:
         texts = [each.document.raw for each in window if not each.document.error]
-        encoded = EncodedDocuments(self.info, texts)
-        num_tokens = np.diff(encoded.starts).tolist()
+        packing = EncodedDocuments(self.info, texts)
+        num_tokens = np.diff(packing.starts).tolist()
         rows = packed_rows(num_tokens, self.info.sequence_length, self.info.packing)
         columns = {
-            "num_bytes": _sums(rows, encoded.num_bytes(rows).__getitem__),
+            "num_bytes": _sums(rows, packing.num_bytes(rows).__getitem__),
             "num_tokens": _sums(rows, lambda piece: piece.end - piece.begin),
             "num_segments": np.array([len(row) for row in rows], np.int64),
             "num_documents": _sums(rows, lambda piece: int(not piece.begin)),
-            "num_unknown": _sums(rows, encoded.num_unknown),
+            "num_unknown": _sums(rows, packing.num_unknown),
         }
         payloads = list[bytes]()
         for begin in range(0, len(rows), _ROWS_AT_ONCE):
             some = slice(begin, begin + _ROWS_AT_ONCE)
-            arrays = {**encoded.rows(rows[some]), "num_bytes": columns["num_bytes"][some]}
+            arrays = {**packing.rows(rows[some]), "num_bytes": columns["num_bytes"][some]}
             payloads += encode_integer_examples(self.schema, arrays)
         place = f"{source.split}/{source.tag}:{source.offset}"
-        keys = [f"{place}:{number}:{row:06d}" for row in range(len(rows))]
+        keys = [encoded(f"{place}:{number}:{row:06d}") for row in range(len(rows))]
+        sizes = np.array([*map(len, payloads)], np.int64)
+        offsets = np.full(len(rows), source.offset)
         unusable = [
-            Unusable(key, file, document.offset, document.error)
+            Reference(key, file, document.offset, 0, document.error, {})
             for key, file, document in window
             if document.error
         ]
-        return Pack(keys, payloads, columns, unusable)
+        return Pack(keys, b"".join(payloads), sizes, offsets, columns, unusable)
 
-    def record_bytes(self, refs: References) -> np.ndarray:
-        """See Converter. Exact."""
-        return refs.size
-
-    def convert(self, ref: Reference, data: bytes) -> Converted:
-        """See Converter. data: the record. Raises RawDataError if it is damaged."""
-        check_record(ref, data)
-        totals = {name: ref.number(name) for name in _TOTALS}
-        return Converted(data, notes=(_UNKNOWN,) if totals["num_unknown"] else (), totals=totals)
+    def tally(self, columns: Mapping[str, np.ndarray]) -> tuple[Counter[str], Counter[str]]:
+        """See Packer."""
+        notes = Counter({_UNKNOWN: int((columns["num_unknown"] > 0).sum())})
+        return +notes, Counter({name: int(columns[name].sum()) for name in _TOTALS})
 
 
 def _sums(rows: Iterable[Iterable[Piece]], value: Any) -> np.ndarray:

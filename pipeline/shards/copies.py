@@ -9,6 +9,8 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
+import numpy as np
+
 from pipeline.errors import ManifestError, printable
 from pipeline.shards.frames import crc32c
 from pipeline.shards.manifest import Manifest, SplitEntry
@@ -53,6 +55,12 @@ class _File:
 def content_digest(content: bytes) -> int:
     """64 bits: the crc32c and the crc32 of a record's raw content."""
     return crc32c(content) << 32 | zlib.crc32(content)
+
+
+def content_digests(payloads: Sequence[bytes], crcs: np.ndarray) -> np.ndarray:
+    """uint64 [n]: the digest of each payload. crcs: their crc32c."""
+    others = np.fromiter(map(zlib.crc32, payloads), np.uint64, len(payloads))
+    return crcs.astype(np.uint64) << np.uint64(32) | others
 
 
 def known_copies(manifest: Manifest) -> list[Copies]:

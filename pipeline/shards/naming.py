@@ -89,12 +89,10 @@ def summary_file(split: str) -> str:
     return f"_summary/{split}.json"
 
 
-def ranks(seed: int, split: str, keys: np.ndarray) -> np.ndarray:
-    """uint64 [n]: the rank of each key. keys: bytes (dtype S)."""
+def ranks(seed: int, split: str, keys: Iterable[bytes]) -> np.ndarray:
+    """uint64 [n]: the rank of each key."""
     prefix = f"{seed}\0{split}\0".encode()
-    digests = b"".join(
-        hashlib.blake2b(prefix + key, digest_size=8).digest() for key in keys.tolist()
-    )
+    digests = b"".join([hashlib.blake2b(prefix + key, digest_size=8).digest() for key in keys])
     return np.frombuffer(digests, ">u8").astype(np.uint64)
 
 
@@ -105,7 +103,11 @@ def hex_digest(data: bytes) -> str:
 
 def key_digest(keys: Iterable[bytes]) -> int:
     """The sum of the 128-bit hashes of keys, or of other items, modulo 2^128."""
-    return add_digests(int(hex_digest(key), 16) for key in keys)
+    hashes = b"".join([hashlib.blake2b(key, digest_size=16).digest() for key in keys])
+    quarters = np.frombuffer(hashes, ">u4").reshape(-1, 4).sum(0, np.uint64).tolist()
+    return add_digests(
+        quarter << shift for quarter, shift in zip(quarters, (96, 64, 32, 0), strict=True)
+    )
 
 
 def add_digests(digests: Iterable[int]) -> int:
