@@ -21,7 +21,7 @@ import numpy as np
 from beam_jobs.converter import ConversionJob, Pack, Packer, Source, files_of
 from beam_jobs.digests import row_hashes, text_hashes
 from beam_jobs.ledger import Rejected, check_rejected, rejected_by_scan
-from beam_jobs.packed_rows import PackedFile, PackedRows, order_of, trailer_type
+from beam_jobs.packed_rows import CHECK_BYTES, PackedFile, PackedRows, order_of, trailer_type
 from beam_jobs.plan import Rows, buckets_of, sums_of
 from beam_jobs.references import File, bounded, encoded
 from pipeline.errors import RawDataError
@@ -206,19 +206,25 @@ def _sorted(
         "hash": row_hashes(rank, decisive),
     }
 
+    step = trailer.itemsize
+
     def rows(*, payloads: bool = True) -> Iterator[bytes]:
         for row in range(0, len(order), _ROWS_AT_ONCE):
             some = slice(row, row + _ROWS_AT_ONCE)
             sizes = stored[some] if payloads else np.where(size[some], 0, stored[some])
             at = (each.tolist() for each in (batch[order[some]], begin[order[some]], sizes))
             places = zip(*at, strict=True)
-            pieces = [b""] * (3 * len(sizes))
-            pieces[::3] = [batches[b].data[first : first + length] for b, first, length in places]
-            pieces[1::3] = [keys[i] for i in order[some].tolist()]
-            ends = trailer[some].tobytes()
-            step = trailer.itemsize
-            pieces[2::3] = [ends[at : at + step] for at in range(0, len(ends), step)]
-            yield b"".join(pieces)
+            heads = [batches[b].data[first : first + length] for b, first, length in places]
+            tails = trailer[some].tobytes()
+            bodies = [
+                head + keys[i] + tails[end - step : end - CHECK_BYTES]
+                for head, i, end in zip(
+                    heads, order[some].tolist(), itertools.count(step, step), strict=False
+                )
+            ]
+            checks = np.fromiter(map(crc32c, bodies), "<u4", len(bodies)).tobytes()
+            ends = (checks[at : at + CHECK_BYTES] for at in range(0, len(checks), CHECK_BYTES))
+            yield b"".join(itertools.chain.from_iterable(zip(bodies, ends, strict=True)))
 
     return table, rows
 

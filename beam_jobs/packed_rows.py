@@ -19,14 +19,15 @@ from beam_jobs.references import File, stat_hash
 from pipeline.shards.frames import FRAME_BYTES
 from pipeline.storage.schemes import open_storage
 
+CHECK_BYTES = 4  # of a row's checksum, at its end
 _LEVEL = 1  # of zlib; ranks do not shrink, sizes almost vanish
 
 
 def trailer_type(columns: Iterable[str]) -> np.dtype:
-    """What each row ends with: offset, in the raw file; crc32c, of the record; and the converter's
-    columns."""
+    """What each row ends with: offset, in the raw file; crc32c, of the record; the converter's
+    columns; and check, the crc32c of all before it."""
     usual = [("offset", "<i8"), ("crc32c", "<u4"), ("key_size", "<u4")]
-    return np.dtype([*usual, *((name, "<i8") for name in columns)])
+    return np.dtype([*usual, *((name, "<i8") for name in columns), ("check", "<u4")])
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from beam_jobs.converter import ConversionJob, Source, files_of
 from beam_jobs.digests import hash_sum
 from beam_jobs.ledger import Rejected
 from beam_jobs.packed_rows import (
+    CHECK_BYTES,
     PackedFile,
     PackedRows,
     in_file_order,
@@ -24,6 +25,7 @@ from beam_jobs.packed_rows import (
 from beam_jobs.plan import SplitPlan
 from beam_jobs.raw_rows import RAW_ROW, raw_rows
 from beam_jobs.references import DUPLICATE, Reference, decoded
+from pipeline.errors import RawDataError
 from pipeline.shards.frames import crc32c
 from pipeline.shards.naming import add_digests
 
@@ -65,7 +67,8 @@ class PackedShard:
     def crcs(self) -> np.ndarray:
         """uint32 [rows]: checksums of the records, 0 for rejected rows. Reads all."""
         crcs = np.zeros(len(self.good), np.uint32)
-        crcs[self.good] = [crc32c(data) for each in self.records() for data in each.payloads]
+        parts = [each.trailers["crc32c"] for each in self.records()]
+        crcs[self.good] = np.concatenate([np.zeros(0, np.uint32), *parts])
         return crcs
 
     def name_of(self, row: int) -> str:
@@ -81,7 +84,7 @@ class PackedShard:
             yield _rejected(self._plan.job, part, stored)
 
     def records(self) -> Iterator[Records]:
-        """The records that are written, in order."""
+        """The records that are written, in order. Raises RawDataError if one is damaged."""
         stored = self._ordered([part.stored for part in self._parts])
         chunk = np.cumsum(stored) // _READ_BYTES
         cuts = [0, *(np.flatnonzero(np.diff(chunk)) + 1).tolist(), len(chunk)]
@@ -99,17 +102,27 @@ class PackedShard:
             for number, place in zip(numbers.tolist(), places, strict=True)
         ]
         data = [*stored_bytes(parts)]
-        place = np.concatenate(places)
-        begins, sizes, keys = (np.zeros(len(place), kind) for kind in (np.int64, np.int64, object))
-        begins[place] = np.concatenate([np.cumsum(part.stored) - part.stored for part in parts])
-        sizes[place] = np.concatenate([part.size for part in parts])
-        keys[place] = [*itertools.chain.from_iterable(map(keys_of, parts, data))]
-        trailers = np.concatenate([*map(trailers_of, parts, data)])[np.argsort(place)]
+        in_order = np.argsort(np.concatenate(places))
+        ends = np.concatenate([np.cumsum(part.stored) for part in parts])[in_order]
+        begins = ends - np.concatenate([part.stored for part in parts])[in_order]
+        sizes = np.concatenate([part.size for part in parts])[in_order]
+        all_keys = [*itertools.chain.from_iterable(map(keys_of, parts, data))]
+        trailers = np.concatenate([*map(trailers_of, parts, data)])[in_order]
         good = np.flatnonzero(self.good[rows])
         for some in np.split(good, range(_ROWS_AT_ONCE, len(good), _ROWS_AT_ONCE)):
-            bounds = zip(part_of[some], begins[some].tolist(), sizes[some].tolist(), strict=True)
-            payloads = [data[part][begin : begin + size] for part, begin, size in bounds]
-            yield Records(keys[some].tolist(), payloads, trailers[some])
+            of = part_of[some].tolist()
+            bounds = zip(of, begins[some].tolist(), ends[some].tolist(), strict=True)
+            stored = [data[part][begin : end - CHECK_BYTES] for part, begin, end in bounds]
+            checks = np.fromiter(map(crc32c, stored), np.uint32, len(stored))
+            for wrong in np.flatnonzero(checks != trailers["check"][some])[:1]:
+                part = parts[of[wrong]]
+                raise RawDataError(
+                    f"{part.file.file.uri} is damaged at byte {part.begin + begins[some][wrong]}. "
+                    "Remove it, and run the command again."
+                )
+            payloads = [row[:size] for row, size in zip(stored, sizes[some].tolist(), strict=True)]
+            keys = [all_keys[i] for i in in_order[some].tolist()]
+            yield Records(keys, payloads, trailers[some])
 
     def _ordered(self, values: Sequence[np.ndarray], dtype: Any = np.int64) -> np.ndarray:
         """The values of all rows, in order. values: those of each part."""

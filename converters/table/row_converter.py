@@ -27,10 +27,10 @@ from pipeline.shards.schema import USUAL_FORMAT, Labels, Schema, TableFormat, st
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage
 
-_WINDOW_BYTES = 16 * 10**6
+_WINDOW_BYTES = 10**6
 _ROUNDED = f"numbers above {MOST_EXACT:,} that were rounded, because float32 holds 24 bits: {{}}"
 _NOTES = (*NOTES, _ROUNDED)
-_LEAST_ROW_BYTES = 25  # so that a window has at most 640,000 rows, which take about 400 MB
+_LEAST_ROW_BYTES = 250  # so that a window has at most 4,000 rows
 
 
 @dataclass(frozen=True)

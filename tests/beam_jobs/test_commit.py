@@ -12,15 +12,15 @@ from beam_jobs.claims import claim
 from beam_jobs.commit import Verdict, commit_split
 from beam_jobs.converter import ConversionJob
 from beam_jobs.copies import Counted
+from beam_jobs.digests import BucketSums, add_sums, hash_sum
 from beam_jobs.gather import write_shard
 from beam_jobs.ledger import SourceSummary, Written, finished_shard, finished_shards
-from beam_jobs.plan import BucketSums, SplitPlan, add_sums, by_bucket, measure
+from beam_jobs.plan import SplitPlan, by_bucket, measure
 from beam_jobs.references import concat
 from converters.imagenet.converter import ImagenetConverter
 from converters.imagenet.layouts import find_raw
 from pipeline.errors import ConversionError, RawDataError, StorageError
 from pipeline.shards.manifest import read_manifest
-from pipeline.shards.naming import key_digest
 from pipeline.storage.local import LocalStorage
 
 STORAGE = LocalStorage()
@@ -53,10 +53,10 @@ def plan_and_rows(raw, out, split="train", **options):
     pieces, sums, summaries = {}, {}, []
     for number, source in enumerate(job.sources):
         refs = concat(list(converter.scan(STORAGE, source)))
-        summaries.append(SourceSummary(number, len(refs), key_digest(refs.key.tolist())))
+        summaries.append(SourceSummary(number, len(refs), hash_sum(refs.ranks(0, split))))
         for bucket, piece in by_bucket(job, split, refs):
             pieces.setdefault(bucket, []).append(piece)
-            sums[bucket] = add_sums([sums.get(bucket, BucketSums()), measure(converter, piece)])
+            sums[bucket] = add_sums([sums.get(bucket, BucketSums()), measure(job, split, piece)])
     plan = SplitPlan(job, split, sums)
     rows = {shard: [] for shard in range(plan.num_shards)}
     for bucket, batch in pieces.items():
@@ -72,7 +72,7 @@ def gather(raw_imagenet, tmp_path):
             raw_imagenet.write(), tmp_path / "out", split, **options
         )
         claim(plan)
-        results = [Written.of(*write_shard(plan, shard, refs)) for shard, refs in rows.items()]
+        results = [Written.of(*write_shard(plan, shard, [refs])) for shard, refs in rows.items()]
         return Gathered(plan, rows, summaries, results)
 
     return gather
@@ -158,7 +158,7 @@ def test_a_receipt_of_another_shard_than_gather_announced_is_found_out(gather):
 def test_rows_lost_on_the_way_to_a_shard_are_found_out(raw_imagenet, tmp_path):
     plan, rows, summaries = plan_and_rows(raw_imagenet, tmp_path / "out")
     rows[1] = rows[1].take(np.arange(len(rows[1]) - 1))
-    results = [Written.of(*write_shard(plan, shard, refs)) for shard, refs in rows.items()]
+    results = [Written.of(*write_shard(plan, shard, [refs])) for shard, refs in rows.items()]
     with pytest.raises(ConversionError, match="18 records scanned, 17 written, 0 rejected"):
         commit_split(plan, summaries, results, Counted())
     assert not (tmp_path / "out/manifest.json").exists()
@@ -169,7 +169,7 @@ def test_a_row_lost_and_another_one_twice_are_found_out_though_the_count_is_righ
 ):
     plan, rows, summaries = plan_and_rows(raw_imagenet, tmp_path / "out", max_bad_records=5)
     rows[1] = concat([rows[1].take(np.arange(1, len(rows[1]))), rows[2].take(np.array([0]))])
-    results = [Written.of(*write_shard(plan, shard, refs)) for shard, refs in rows.items()]
+    results = [Written.of(*write_shard(plan, shard, [refs])) for shard, refs in rows.items()]
     assert sum(receipt.records for receipt in finished_shards(plan)) == 18
     with pytest.raises(
         ConversionError, match="as many records arrived as were scanned, but not the same ones"
@@ -248,12 +248,12 @@ def test_a_finished_shard_is_reused_and_a_damaged_one_rewritten(gather, tmp_path
     gathered = gather()
     path = tmp_path / "out/train-00000-of-00003"
     inode = path.stat().st_ino
-    assert write_shard(gathered.plan, 0, gathered.rows[0])[1]
+    assert write_shard(gathered.plan, 0, [gathered.rows[0]])[1]
     assert path.stat().st_ino == inode
     data = path.read_bytes()
     path.write_bytes(data[:-5])
     assert finished_shard(gathered.plan, 0) is None
-    assert not write_shard(gathered.plan, 0, gathered.rows[0])[1]
+    assert not write_shard(gathered.plan, 0, [gathered.rows[0]])[1]
     assert path.read_bytes() == data
 
 
@@ -265,8 +265,8 @@ def test_raw_data_that_changes_between_scan_and_gather_is_named(raw_imagenet, tm
     with pytest.raises(
         RawDataError, match=rf"train\.tar has {len(data) + 4} bytes; it had {len(data)} bytes"
     ):
-        write_shard(plan, 0, rows[0])
+        write_shard(plan, 0, [rows[0]])
     tar.unlink()
     with pytest.raises(StorageError, match=r"cannot read .*train\.tar: No such file"):
-        write_shard(plan, 0, rows[0])
+        write_shard(plan, 0, [rows[0]])
     assert not list((tmp_path / "out").glob("*train-0*"))

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from sweep import examples
 
 from beam_jobs.converter import ConversionJob, Source, group_of
-from beam_jobs.plan import BucketSums, SplitPlan, add_sums, by_bucket, framed_bytes, measure
+from beam_jobs.digests import BucketSums, add_sums, row_hashes
+from beam_jobs.plan import SplitPlan, by_bucket, framed_bytes, measure
 from beam_jobs.references import File, Reference, References, concat, in_order
 from pipeline.shards.naming import ranks
 from pipeline.shards.schema import Schema
@@ -62,11 +63,12 @@ def test_taking_rows_keeps_only_the_files_they_need(rows, random):
     assert set(taken.files) == {rows[i].file for i in numbers}
 
 
-def test_values_depend_on_everything_but_file_and_offset():
+def test_hashes_depend_on_everything_but_file_and_offset():
     row = Reference("k", File("a", Stat(1)), 5, 7, "", {"label": 3})
 
     def values(**changes):
-        return list(References.of([dataclasses.replace(row, **changes)]).values())
+        refs = References.of([dataclasses.replace(row, **changes)])
+        return row_hashes(refs.ranks(0, "train"), refs.decisive).tolist()
 
     assert values() == values(file=File("b", Stat(2))) == values(offset=6)
     others = [
@@ -162,7 +164,7 @@ def plan_of(job, *batches):
     for refs in batches:
         for bucket, piece in by_bucket(job, "train", refs):
             pieces.setdefault(bucket, []).append(piece)
-            sums[bucket] = add_sums([sums.get(bucket, BucketSums()), measure(job.converter, piece)])
+            sums[bucket] = add_sums([sums.get(bucket, BucketSums()), measure(job, "train", piece)])
     return SplitPlan(job, "train", sums), pieces
 
 
@@ -176,9 +178,9 @@ def shards_of(plan, pieces):
 
 def by_the_formula(job, refs):
     """floor((bytes before + half its own) * shards / all bytes) over all records in rank order, one at a time."""
-    rank = ranks(job.seed, "train", refs.key)
+    rank = ranks(job.seed, "train", refs.key.tolist())
     order = sorted(range(len(refs)), key=lambda i: (rank[i], refs.key[i]))
-    sizes = framed_bytes(job.converter, refs)
+    sizes = framed_bytes(job, refs)
     total, before, shards = int(sizes.sum()), 0, {}
     num_shards = job.num_shards.get("train") or max(1, round(total / job.target_shard_bytes))
     for i in order:
@@ -310,7 +312,8 @@ def test_the_raw_checksum_depends_on_every_file_and_is_none_without_checksums():
 def test_sums_add_up_in_any_grouping():
     refs = make_refs(range(50))
     parts = [refs.take(np.arange(i, 50, 7)) for i in range(7)]
-    assert add_sums(measure(Sized(), part) for part in parts) == measure(Sized(), refs)
+    job = make_job()
+    assert add_sums(measure(job, "train", part) for part in parts) == measure(job, "train", refs)
 
 
 @pytest.mark.parametrize(

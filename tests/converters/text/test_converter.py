@@ -60,6 +60,12 @@ def segments(row):
     return found
 
 
+def payloads(packs):
+    for pack in packs:
+        cuts = [0, *np.cumsum(pack.sizes).tolist()]
+        yield from (pack.data[begin:end] for begin, end in itertools.pairwise(cuts))
+
+
 @given(
     TEXTS,
     TOKENIZERS,
@@ -73,7 +79,7 @@ def test_every_byte_of_every_document_comes_once(
 ):
     directory = tmp_path_factory.mktemp("texts")
     packs = packs_of(directory, texts, TextInfo(tokenizer, length, packing), window_bytes)
-    rows = [decode_example(payload) for pack in packs for payload in pack.payloads]
+    rows = [decode_example(payload) for payload in payloads(packs)]
     found = [segment for row in rows for segment in segments(row)]
     assert all(segment[0] == tokenizer.start and len(segment) > 1 for segment in found)
     expected = Counter(
@@ -122,9 +128,7 @@ def test_concatenated_rows_are_the_documents_in_order(
         TextInfo(ByteTokenizer(), length, "concat"),
         window_bytes,
     )
-    found = [
-        s for pack in packs for payload in pack.payloads for s in segments(decode_example(payload))
-    ]
+    found = [s for payload in payloads(packs) for s in segments(decode_example(payload))]
     stream = [token for segment in found for token in segment[1:]]
     assert stream == [
         token for text in ByteTokenizer().encode_batch(texts) for token in (*text.tolist(), 1)
