@@ -206,25 +206,19 @@ def _sorted(
         "hash": row_hashes(rank, decisive),
     }
 
-    step = trailer.itemsize
-
     def rows(*, payloads: bool = True) -> Iterator[bytes]:
         for row in range(0, len(order), _ROWS_AT_ONCE):
             some = slice(row, row + _ROWS_AT_ONCE)
             sizes = stored[some] if payloads else np.where(size[some], 0, stored[some])
-            at = (each.tolist() for each in (batch[order[some]], begin[order[some]], sizes))
-            places = zip(*at, strict=True)
-            heads = [batches[b].data[first : first + length] for b, first, length in places]
-            tails = trailer[some].tobytes()
+            columns = (batch[order[some]], begin[order[some]], sizes, order[some])
+            places = zip(*(column.tolist() for column in columns), strict=True)
+            tails = trailer[some].view(f"V{trailer.itemsize}").tolist()
             bodies = [
-                head + keys[i] + tails[end - step : end - CHECK_BYTES]
-                for head, i, end in zip(
-                    heads, order[some].tolist(), itertools.count(step, step), strict=False
-                )
+                batches[b].data[at : at + length] + keys[i] + tail[:-CHECK_BYTES]
+                for (b, at, length, i), tail in zip(places, tails, strict=True)
             ]
-            checks = np.fromiter(map(crc32c, bodies), "<u4", len(bodies)).tobytes()
-            ends = (checks[at : at + CHECK_BYTES] for at in range(0, len(checks), CHECK_BYTES))
-            yield b"".join(itertools.chain.from_iterable(zip(bodies, ends, strict=True)))
+            checks = np.array([*map(crc32c, bodies)], "<u4").view(f"V{CHECK_BYTES}").tolist()
+            yield b"".join(itertools.chain.from_iterable(zip(bodies, checks, strict=True)))
 
     return table, rows
 

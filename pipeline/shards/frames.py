@@ -62,8 +62,8 @@ def frames(payloads: Sequence[bytes], crcs: np.ndarray) -> bytes:
     pieces = [b""] * (3 * len(payloads))
     pieces[::3] = [_header(len(payload)) for payload in payloads]
     pieces[1::3] = payloads
-    footers = ((crcs >> 15 | crcs << 17) + np.uint32(_MASK_DELTA)).astype("<u4").tobytes()
-    pieces[2::3] = [footers[at : at + FOOTER_BYTES] for at in range(0, len(footers), FOOTER_BYTES)]
+    footers = ((crcs >> 15 | crcs << 17) + np.uint32(_MASK_DELTA)).astype("<u4")
+    pieces[2::3] = footers.view(f"V{FOOTER_BYTES}").tolist()
     return b"".join(pieces)
 
 

@@ -131,7 +131,7 @@ ROWS = 30_000  # far more than are allowed
 READERS = {
     "columns": (Table, "rows", table_to_gcs, (), 1001),
     # the window in which the limit is exceeded, and the next one, which is read ahead
-    "texts": (Table, "rows", table_to_gcs, ("--text-column=a",), 2002),
+    "texts": (Table, "rows", table_to_gcs, ("--text-column=a",), 3 * 4096),
     "images": (Table, "rows", table_to_gcs, ("--image-column=a",), 3 * 4096),
     "documents": (text_converter, "documents", text_to_gcs, ("--text-column=a",), 2002),
 }

@@ -1,5 +1,6 @@
 """Rows of tokens from documents: their content, the totals in the manifest, and what a killed conversion leaves."""
 
+import itertools
 import json
 import os
 import shutil
