@@ -34,7 +34,10 @@ def blocks_of(
 ) -> Iterator[Block]:
     """The rows of table.rows(columns, units) in blocks that are not empty. Raises as it does."""
     if table.is_arrow:
-        yield from filter(len, _arrow_blocks(table, columns, units or {}))
+        assert table.arrow  # raises InfeedError without pyarrow
+        from pipeline.raw.arrow_blocks import arrow_blocks
+
+        yield from filter(len, arrow_blocks(table, columns, units or {}))
         return
     with uncompressed(open_storage(table.uri), table.uri) as file:
         names, offset, line = table.start_of(file)
@@ -192,14 +195,3 @@ def _num_keys(value: Any) -> int:
     if isinstance(value, dict):
         return len(value) + sum(map(_num_keys, value.values()))
     return sum(map(_num_keys, value)) if isinstance(value, list) else 0
-
-
-def _arrow_blocks(
-    table: Table, columns: Set[str] | None, units: Mapping[str, str]
-) -> Iterator[Block]:
-    more = table.of_folders
-    line = 1
-    for cells, size in table.arrow.arrow_blocks(table.uri, columns, units):
-        lines = np.arange(line, line + len(size))
-        line += len(size)
-        yield ColumnBlock(lines, lines, size, np.ones_like(size), {}, cells, more)

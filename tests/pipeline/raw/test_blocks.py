@@ -2,18 +2,23 @@
 
 import gzip
 import json
+import re
+from decimal import Decimal
 
 import numpy as np
+import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import feather, parquet
 from sweep import examples
 
 from pipeline.raw import blocks as module
 from pipeline.raw import rows as rows_module
-from pipeline.raw.block import ColumnBlock, cell_at
+from pipeline.raw.block import ColumnBlock, NumberCells, cell_at
 from pipeline.raw.blocks import blocks_of
 from pipeline.raw.rows import Table
+from pipeline.raw.text_cells import TextCells
 from pipeline.shards.schema import TableFormat
 
 USUAL = st.sampled_from(["", "1", "-2.5", "Oslo", "a b", "Ø", "名", "NA"])
@@ -83,9 +88,7 @@ def test_blocks_of_csv_have_the_rows_that_are_read_one_by_one(
         try:
             assert_same(table)
         except rows_module.RawDataError as e:
-            with pytest.raises(
-                rows_module.RawDataError, match="^" + __import__("re").escape(str(e))
-            ):
+            with pytest.raises(rows_module.RawDataError, match=f"^{re.escape(str(e))}$"):
                 list(table.rows())
 
 
@@ -143,17 +146,18 @@ def test_blocks_of_json_have_the_rows_that_are_read_one_by_one(
         assert_same(Table(write(data, name), TableFormat(encoding=encoding), name))
 
 
+JSON_VALUES = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+
+
 @settings(max_examples=examples(100), deadline=None)
 @given(
-    st.lists(
-        st.dictionaries(
-            st.text(max_size=3),
-            st.recursive(
-                st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text()),
-                lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=2), inner),
-            ),
-        )
-    ),
+    st.lists(st.dictionaries(st.text(max_size=3), JSON_VALUES, max_size=3), max_size=4),
     st.booleans(),
 )
 def test_blocks_of_any_json_have_the_rows_that_are_read_one_by_one(write, rows, is_ascii):
@@ -166,3 +170,53 @@ def test_plain_json_is_decoded_together(write, monkeypatch):
     table = Table(write(b'{"a": 1, "b": "12:30"}\n{"a": 2}\n', "t.jsonl"))
     (block,) = assert_same(table)
     assert block.cells("b") == ["12:30", module.RowBlock.cells(block, "b")[1]]
+
+
+def arrow_table(n):
+    """A column of each kind that Parquet has, with gaps."""
+    seconds = pa.array([*range(n - 1), None], pa.timestamp("s"))
+    words = ["Oslo", "Ø名", None, "", "a\0"] * n
+    return pa.table({
+        "text": words[:n], "large": pa.array(words[1 : n + 1], pa.large_string()),
+        "words": pa.array(words[2 : n + 2]).dictionary_encode(), "nothing": pa.nulls(n), "gaps": pa.array([None] * n, pa.string()).dictionary_encode(),
+        "int": pa.array([None, *range(n - 1)], pa.int64()), "small": pa.array([-1] * n, pa.int8()), "big": pa.array([2**64 - 1] * n, pa.uint64()),
+        "float": [0.1, -0.0, float("nan"), None, *[1e300] * (n - 4)], "single": pa.array([0.1] * n, pa.float32()),
+        "half": pa.array(np.full(n, 0.5, np.float16)), "bool": [True, None, False, *[True] * (n - 3)], "list": [[1, 2], None, *[[3]] * (n - 2)],
+        "struct": [{"a": "x"}] * n, "decimal": pa.array([Decimal("1.50")] * n), "bytes": [b"x\xff"] * n, "time": seconds,
+        "date": pa.array([1] * n, pa.date32()), "date64": pa.array([None] * n, pa.date64()), "spans": pa.array([5] * n, pa.duration("us")),
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", ["t.parquet", "t.arrow", "a=x/b=__HIVE_DEFAULT_PARTITION__/t.parquet"]
+)
+def test_blocks_of_parquet_and_arrow_have_the_rows_that_are_read_one_by_one(tmp_path, name):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True, parents=True)
+    data = arrow_table(29)
+    if name.endswith(".arrow"):
+        feather.write_feather(data, path)
+    else:
+        parquet.write_table(data, path, row_group_size=10)
+    table = Table(str(path), name=name)
+    found = assert_same(table)
+    cells = found[0].cells
+    assert {type(cells(each)) for each in ("text", "large", "words", "gaps")} <= {TextCells, list}
+    assert isinstance(cells("text"), TextCells)
+    assert isinstance(cells("words"), TextCells)
+    numbers = ("int", "small", "float", "single", "half", "bool", "time", "date", "date64", "spans")
+    assert {type(cells(each)) for each in numbers} == {NumberCells}
+    assert_same(table, {"text", "time"}, {"time": "ms since 1970-01-01"})
+    assert_same(table, {"other"})
+
+
+def test_parquet_texts_that_are_not_utf_8_are_the_same_error(tmp_path):
+    text = pa.array([b"ok", b"\xff"]).view(pa.string())
+    for name, each in (("t", text), ("d", pa.DictionaryArray.from_arrays([0, 1], text))):
+        path = str(tmp_path / f"{name}.arrow")
+        feather.write_feather(pa.table({"a": each}), path)
+        with pytest.raises(rows_module.RawDataError) as expected:
+            list(Table(path).rows())
+        with pytest.raises(rows_module.RawDataError) as found:
+            list(blocks_of(Table(path)))
+        assert str(found.value) == str(expected.value)
