@@ -22,7 +22,9 @@ from pipeline.raw.text_cells import TextCells
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import uncompressed
 
-PIECE_BYTES = 1 << 19
+PIECE_BYTES = 1 << 19  # of a table of few columns; its arrays take about ten times as much
+_NARROW = 10  # columns; with more, pieces are larger, so that they have thousands of rows, too
+_WIDEST = 8
 _ROWS = 4096  # of a block that was read row by row
 _SPACED_KEY = re.compile(rb'"[ \t\r]+:')
 _NOT_PLAIN = (msgspec.MsgspecError, ValueError, RecursionError)
@@ -50,7 +52,7 @@ def _text_blocks(
 ) -> Iterator[Block]:
     """offset, line: where rows begin."""
     rest = b""
-    num_bytes = PIECE_BYTES
+    usual_bytes = num_bytes = PIECE_BYTES * min(1 + len(names) // _NARROW, _WIDEST)
     is_plain = is_json(table.uri) or _is_plain(table, names)
     while True:
         more = file.read(num_bytes)
@@ -67,7 +69,7 @@ def _text_blocks(
         if not more:
             return
         rest = piece[used_bytes:]
-        num_bytes = PIECE_BYTES if used_bytes else len(piece)
+        num_bytes = usual_bytes if used_bytes else len(piece)
         offset += used_bytes
         line += used_lines
 

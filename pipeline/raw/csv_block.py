@@ -37,21 +37,31 @@ def tokenise(
     """The rows of whole lines, of which the first begins a row; None if only `rows` can tell. last:
     whether the file ends there. delimiter: of ASCII. columns: of the header."""
     utf8 = as_utf8(text, encoding)
-    if utf8 is None or b"\0" in utf8 or utf8.count(b"\r") != utf8.count(b"\r\n"):
+    if utf8 is None or b"\0" in utf8:
+        return None
+    if b"\r" in utf8 and utf8.count(b"\r") != utf8.count(b"\r\n"):
         return None
     pad = bytes(PAD)
     end = b"" if not utf8 or utf8.endswith(b"\n") else b"\n"
     data = np.frombuffer(b"".join([pad, utf8, end, pad]), np.uint8)
     breaks = data == _BREAK
     marks = breaks | (data == ord(delimiter))
-    quotes = np.flatnonzero(data == _QUOTE).astype(np.int32) if quoted else np.zeros(0, np.int32)
-    if len(quotes):
+    quotes = np.zeros(0, np.int32)
+    if quoted and b'"' in utf8:
+        quotes = np.flatnonzero(data == _QUOTE).astype(np.int32)
         if not _is_strict(data, quotes, ord(delimiter), last):
             return None
         marks &= np.bitwise_xor.accumulate((data == _QUOTE).view(np.uint8)) == 0
     places = np.flatnonzero(marks).astype(np.int32)
-    line_ends = np.flatnonzero(breaks).astype(np.int32)
-    return _rows(text, data, quotes, places, line_ends, columns)
+    if len(quotes):
+        line_ends = np.flatnonzero(breaks).astype(np.int32)
+    else:
+        line_ends = places[data.take(places) == _BREAK]
+    line_starts = line_ends - (PAD - 1)
+    if utf8 != text:
+        line_starts = np.flatnonzero(np.frombuffer(text, np.uint8) == _BREAK) + 1
+    line_starts = np.minimum(np.concatenate([[0], line_starts, [len(text)]]), len(text))
+    return _rows(data, quotes, places, line_ends, line_starts, columns)
 
 
 def as_utf8(text: bytes, encoding: str) -> bytes | None:
@@ -86,14 +96,15 @@ def _doubled(quotes: np.ndarray) -> np.ndarray:
 
 
 def _rows(
-    text: bytes,
     data: np.ndarray,
     quotes: np.ndarray,
     places: np.ndarray,
     line_ends: np.ndarray,
+    line_starts: np.ndarray,
     columns: int,
 ) -> CsvRows:
-    """places: of delimiters and line breaks outside quotes. line_ends: of all line breaks."""
+    """places: of delimiters and line breaks outside quotes. line_ends: of all line breaks.
+    line_starts: in the file, and where the last line ends."""
     stops = np.flatnonzero(data.take(places) == _BREAK)
     stop = places[stops]
     start = np.append(np.int32(PAD), stop + np.int32(1))
@@ -111,14 +122,13 @@ def _rows(
         is_quoted = (end > begin) & (data.take(begin) == _QUOTE)
         begin += is_quoted
         end -= is_quoted
-        data = _undoubled(data, begin, end, quotes)
+        if _doubled(quotes).any():
+            data = _undoubled(data, begin, end, quotes)
     is_good = is_good[is_row]
     if not is_good.all():
         begin, end = _spread(begin, is_good), _spread(end, is_good)
     line = np.searchsorted(line_ends, start[is_row])
     lines = np.searchsorted(line_ends, stop[is_row]) + 1 - line
-    breaks = np.flatnonzero(np.frombuffer(text, np.uint8) == _BREAK)
-    line_starts = np.concatenate([[0], breaks + 1, [len(text)]])
     offset = line_starts[line]
     size = line_starts[line + lines] - offset
     used_lines = int(np.searchsorted(line_ends, used))
@@ -138,13 +148,13 @@ def _undoubled(
     cells = np.unique(np.searchsorted(flat_begin, at, "right") - 1)
     cells = cells[(cells >= 0)]
     more = list[bytes]()
-    size = len(data)
+    size = len(data) - PAD
     for cell in cells.tolist():
         single = data[flat_begin[cell] : flat_end[cell]].tobytes().replace(b'""', b'"')
         more.append(single)
         flat_begin[cell], flat_end[cell] = size, size + len(single)
         size += len(single)
-    return np.frombuffer(b"".join([data.tobytes(), *more, bytes(PAD)]), np.uint8) if more else data
+    return np.frombuffer(b"".join([data[:-PAD].tobytes(), *more, bytes(PAD)]), np.uint8)
 
 
 def _spread(places: np.ndarray, is_good: np.ndarray) -> np.ndarray:

@@ -73,18 +73,20 @@ def parse_numbers(cells: TextCells, decimal: str = ".") -> ParsedNumbers:
     fraction, is_fraction = _digits(data, after, last)
     places = last - after
     known = is_whole & is_fraction & (mark > first) & (size <= 8 * _MOST_WORDS)
-    known &= whole * _POWERS.take(np.minimum(places, _EXACT_POWER)) + fraction < 10.0**_MOST_INTEGER
-    digits = whole * _WHOLE_POWERS.take(np.minimum(places, _MOST_INTEGER)) + fraction
+    known &= whole * _POWERS.take(places, mode="clip") + fraction < 10.0**_MOST_INTEGER
+    digits = whole * _WHOLE_POWERS.take(places, mode="clip") + fraction
     floats, is_sure = _scaled(digits, power - places)
     has_mark = mark < last
     is_float = known & is_sure & (has_mark | (last < end))
     is_integer = known & ~has_mark & (last == end)
     is_integer &= (data.take(first) != ord("0")) | (size == 1)
-    kinds = np.select([begin == end, is_integer, is_float], [EMPTY, INTEGER, FLOAT], OTHER)
+    kinds = np.full(len(begin), OTHER, np.uint8)
+    for kind, has_kind in ((EMPTY, begin == end), (INTEGER, is_integer), (FLOAT, is_float)):
+        kinds[has_kind] = kind
     if cells.nulls is not None:
         kinds[cells.nulls] = OTHER
     integers = np.where(minus, -digits, digits)
-    return ParsedNumbers(kinds.astype(np.uint8), integers, np.where(minus, -floats, floats))
+    return ParsedNumbers(kinds, integers, np.where(minus, -floats, floats))
 
 
 def _scaled(digits: np.ndarray, power: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -92,7 +94,7 @@ def _scaled(digits: np.ndarray, power: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
     Up to 53 bits, it is the nearest float64. Otherwise it is within 2 steps of that, which is the
     same in float32 unless the middle between two float32 is that near."""
-    factor = _POWERS.take(np.minimum(np.abs(power), _EXACT_POWER))
+    factor = _POWERS.take(np.abs(power), mode="clip")
     exact = digits.astype(np.float64)
     floats = np.where(power < 0, exact / factor, exact * factor)
     beyond_float32 = floats.view(np.int64) & ((1 << 29) - 1)
@@ -146,7 +148,7 @@ def _digits(data: np.ndarray, begin: np.ndarray, end: np.ndarray) -> tuple[np.nd
     value = np.zeros(len(begin), np.int64)
     is_known = size <= 8 * _MOST_WORDS
     for n in range(_num_words(size)):
-        keep = _LAST.take(np.clip(size - 8 * n, 0, 8))
+        keep = _LAST.take(size - 8 * n, mode="clip")
         word = _words(data, np.maximum(end - 8 * (n + 1), 0))
         word = (word & keep) | (_all(ord("0")) & ~keep)
         tens = word & _all(0xF0)
@@ -176,7 +178,7 @@ def distinct(cells: TextCells) -> tuple[np.ndarray, np.ndarray]:
         return _distinct_long(cells)
     words = [
         _words(cells.data, np.minimum(cells.begin + 8 * n, len(cells.data) - 8))
-        & _FIRST.take(np.clip(size - 8 * n, 0, 8))
+        & _FIRST.take(size - 8 * n, mode="clip")
         for n in range(-(-longest // 8))
     ]
     keys = size.astype(np.uint64)
