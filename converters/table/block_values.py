@@ -171,7 +171,7 @@ def _plain_floats(cells: Cells, size: int, format: TableFormat) -> np.ndarray:
         parsed = parse_numbers(cells, format.decimal)
         return np.where((parsed.kinds == INTEGER) | (parsed.kinds == FLOAT), parsed.floats, np.nan)
     if isinstance(cells, NumberCells):
-        return np.where(_have_value(cells, size), cells.values, np.nan)
+        return np.where(_have_value(cells, size), cells.values.astype(np.float64), np.nan)
     numbers = (cell if type(cell) in (float, int) else np.nan for cell in cells)
     try:
         return np.fromiter(numbers, np.float64, size)

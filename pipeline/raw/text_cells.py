@@ -21,6 +21,7 @@ _FULL = (1 << 64) - 1
 # by number of bytes: a word's last ones, and its first ones
 _LAST = np.array([_FULL << 64 - 8 * n & _FULL for n in range(9)], np.uint64)
 _FIRST = np.array([_FULL >> 64 - 8 * n for n in range(9)], np.uint64)
+_MIX = np.uint64(0x9E3779B97F4A7C15)  # 2**64 by the golden ratio, as is usual
 _POWERS = 10.0 ** np.arange(_EXACT_POWER + 1)
 _WHOLE_POWERS = 10 ** np.arange(_MOST_INTEGER + 1)
 
@@ -73,7 +74,7 @@ def parse_numbers(cells: TextCells, decimal: str = ".") -> ParsedNumbers:
     fraction, is_fraction = _digits(data, after, last)
     places = last - after
     known = is_whole & is_fraction & (mark > first) & (size <= 8 * _MOST_WORDS)
-    known &= whole * _POWERS.take(places, mode="clip") + fraction < 10.0**_MOST_INTEGER
+    known &= whole * _POWERS.take(places, mode="clip") + fraction <= 10.0**_MOST_INTEGER
     digits = whole * _WHOLE_POWERS.take(places, mode="clip") + fraction
     floats, is_sure = _scaled(digits, power - places)
     has_mark = mark < last
@@ -183,7 +184,7 @@ def distinct(cells: TextCells) -> tuple[np.ndarray, np.ndarray]:
     ]
     keys = size.astype(np.uint64)
     for word in words:
-        keys = (keys ^ (keys >> np.uint64(29))) * np.uint64(0x9E3779B97F4A7C15) + word
+        keys = (keys ^ (keys >> np.uint64(29))) * _MIX + word
     _, first, numbers = np.unique(keys, return_index=True, return_inverse=True)
     same = first[numbers]
     if any((word != word[same]).any() for word in [size, *words]):  # different ones have one key
