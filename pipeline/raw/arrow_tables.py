@@ -21,7 +21,7 @@ from pipeline.storage.schemes import open_storage
 
 MAX_BATCH_BYTES = 64 * MiB
 _USUAL_BATCH_BYTES = 8 * MiB  # of numbers, which take up to ten times as much as Python objects
-_VALUE_BYTES = 8
+VALUE_BYTES = 8
 _MOST_ZEROS = 38  # at the end of an integer, or after its point; the file may state a billion
 _BOMB_BYTES = 1024 * MiB
 _BOMB_RATIO = 100
@@ -29,7 +29,7 @@ _FEW_ROWS = 4096
 
 
 @contextlib.contextmanager
-def _opened(uri: str) -> Iterator[BinaryIO]:
+def opened(uri: str) -> Iterator[BinaryIO]:
     """The file. Raises RawDataError where pyarrow cannot read it."""
     try:
         with open_storage(uri).open(uri) as file:
@@ -47,11 +47,11 @@ def arrow_cells(uri: str) -> dict[str, Sequence[Any]]:
     to be looked at.
 
     Raises RawDataError."""
-    with _opened(uri) as file:
+    with opened(uri) as file:
         schema = parquet.read_schema(file) if _is_parquet(uri) else _stream(file)[0]
-    named = _class_names(schema)
+    named = class_names(schema)
     return {
-        name: [named[name]] if name in named else _examples(_plain(kind), unit_of(kind))
+        name: [named[name]] if name in named else _examples(plain_type(kind), unit_of(kind))
         for name, kind in zip(unique(schema.names, uri), schema.types, strict=True)
     }
 
@@ -61,15 +61,20 @@ def arrow_rows(
 ) -> Iterator[tuple[dict[str, Any], int]]:
     """The cells of each row by column, and their size in bytes. columns: those to read. units: of
     times. Raises RawDataError."""
-    with _opened(uri) as file:
-        for batch in (_parquet_batches if _is_parquet(uri) else _arrow_batches)(file, uri, columns):
-            named = _class_names(batch.schema)
+    with opened(uri) as file:
+        for batch in batches_of(file, uri, columns):
+            named = class_names(batch.schema)
             lists = list[list[Any]]()
             for name, array in zip(batch.schema.names, batch.columns, strict=True):
-                scale = _scale(uri, name, unit_of(array.type), units.get(name))
-                lists.append(_cells(array, named.get(name), scale))
+                scale = scale_of(uri, name, unit_of(array.type), units.get(name))
+                lists.append(cells_of(array, named.get(name), scale))
             for cells in zip(*lists, strict=True):
-                yield dict(zip(batch.schema.names, cells, strict=True)), sum(map(_size, cells))
+                yield dict(zip(batch.schema.names, cells, strict=True)), sum(map(size_of, cells))
+
+
+def batches_of(file: BinaryIO, uri: str, columns: Set[str] | None) -> Iterator[Any]:
+    """The record batches of an open file, each with little memory. Raises RawDataError."""
+    return (_parquet_batches if _is_parquet(uri) else _arrow_batches)(file, uri, columns)
 
 
 def _is_parquet(uri: str) -> bool:
@@ -122,7 +127,7 @@ def _is_repeated(chunk: Any) -> bool:
 def _chunk_bytes(chunk: Any, group: Any, uri: str) -> int:
     """The size of a column in a row group. Raises RawDataError where one row, or what has to be
     read at once, is too large."""
-    size = max(chunk.total_uncompressed_size, chunk.num_values * _VALUE_BYTES)
+    size = max(chunk.total_uncompressed_size, chunk.num_values * VALUE_BYTES)
     is_bomb = chunk.total_uncompressed_size > max(
         _BOMB_BYTES, _BOMB_RATIO * chunk.total_compressed_size
     )
@@ -160,7 +165,7 @@ def _arrow_batches(file: BinaryIO, uri: str, columns: Set[str] | None) -> Iterat
             yield selected.slice(begin, _FEW_ROWS)
 
 
-def _class_names(schema: Any) -> Mapping[str, tuple[str, ...]]:
+def class_names(schema: Any) -> Mapping[str, tuple[str, ...]]:
     """Those of Hugging Face's ClassLabels: the values of such a column are their numbers."""
     try:
         features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
@@ -192,7 +197,7 @@ def _is_list(kind: Any) -> bool:
     return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
 
 
-def _scale(uri: str, name: str, unit: str, expected: str | None) -> Fraction:
+def scale_of(uri: str, name: str, unit: str, expected: str | None) -> Fraction:
     """By what to multiply times of a unit. RawDataError if the other one counts something else."""
     if not unit or expected is None or unit == expected:
         return Fraction(1)
@@ -205,10 +210,10 @@ def _scale(uri: str, name: str, unit: str, expected: str | None) -> Fraction:
     return Fraction(RESOLUTIONS[resolution], RESOLUTIONS[finer])
 
 
-def _plain(kind: Any) -> Any:
+def plain_type(kind: Any) -> Any:
     """The type to read it as."""
     if types.is_dictionary(kind):
-        return _plain(kind.value_type)
+        return plain_type(kind.value_type)
     if unit_of(kind) and not types.is_nested(kind):
         return pyarrow.int32() if kind.bit_width == 32 else pyarrow.int64()
     if types.is_decimal(kind) and abs(kind.scale) <= _MOST_ZEROS:
@@ -217,7 +222,7 @@ def _plain(kind: Any) -> Any:
         return pyarrow.float64()
     if _is_list(kind):
         size = getattr(kind, "list_size", -1)  # -1: any
-        return pyarrow.list_(_plain(kind.value_type), size)
+        return pyarrow.list_(plain_type(kind.value_type), size)
     return kind
 
 
@@ -249,13 +254,13 @@ def _examples(kind: Any, unit: str = "") -> list[Any]:
     return [None if is_text else {str(kind): None}]  # like a struct, what no feature can hold
 
 
-def _cells(array: Any, names: Sequence[str] | None, scale: Fraction) -> list[Any]:
+def cells_of(array: Any, names: Sequence[str] | None, scale: Fraction) -> list[Any]:
     """The cells as Python objects; equal texts as one object. A number that no name has becomes
     what no feature can hold. scale: of times."""
     if types.is_dictionary(array.type):
-        names, scale = _cells(array.dictionary, None, scale), Fraction(1)
+        names, scale = cells_of(array.dictionary, None, scale), Fraction(1)
         array = array.indices
-    cells = array.cast(_plain(array.type)).to_pylist()
+    cells = array.cast(plain_type(array.type)).to_pylist()
     if scale != 1 or "decimal" in str(array.type):
         cells = _exact(cells, scale)
     if names is None:
@@ -277,7 +282,8 @@ def _exact(cell: Any, scale: Fraction) -> Any:
     return int(number) if number.denominator == 1 else float(number)
 
 
-def _size(cell: Any) -> int:
+def size_of(cell: Any) -> int:
+    """What a cell counts for in the size of its row."""
     if isinstance(cell, list | dict):
-        return sum(map(_size, cell.values() if isinstance(cell, dict) else cell))
-    return len(cell) if isinstance(cell, str | bytes) else _VALUE_BYTES
+        return sum(map(size_of, cell.values() if isinstance(cell, dict) else cell))
+    return len(cell) if isinstance(cell, str | bytes) else VALUE_BYTES

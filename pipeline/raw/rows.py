@@ -123,16 +123,29 @@ class Table:
             return
         with uncompressed(open_storage(self.uri), self.uri) as file:
             for row in self.rows_in(file):
-                yield _with(more, row) if more else row
+                yield with_folders(more, row)
 
     def rows_in(self, file: BinaryIO, offset: int = 0) -> Iterator[TableRow]:
         """The rows of its file, which is csv or JSON and is open, without cells of folders. offset:
         of a line of JSON to start at."""
-        rows = self._all_rows(file, offset)
         if is_json(self.uri):
-            return rows
-        names = self._header(rows)
-        return (_named(row, names) for row in rows)
+            return self._parsed(_Lines(file, self.format.encoding, offset or after_mark(file)))
+        return self.rows_from(file, *self.start_of(file))
+
+    def start_of(self, file: BinaryIO) -> tuple[Sequence[str], int, int]:
+        """The columns in the header, none for JSON; where the rows after it begin, and how many
+        lines are before them. Raises RawDataError for a csv file without a header."""
+        lines = _Lines(file, self.format.encoding, after_mark(file))
+        names = () if is_json(self.uri) else self._header(self._parsed(lines))
+        return names, lines.offset, lines.line
+
+    def rows_from(
+        self, file: BinaryIO, names: Sequence[str], offset: int, line: int
+    ) -> Iterator[TableRow]:
+        """The rows of its open file from one on. names: of its columns. offset, line: see
+        start_of."""
+        rows = self._parsed(_Lines(file, self.format.encoding, offset, line))
+        return rows if is_json(self.uri) else (_named(row, names) for row in rows)
 
     def column_names(self) -> Sequence[str]:
         """The columns in the header of a csv file, or in the first 1,000 rows of a JSON file.
@@ -145,22 +158,22 @@ class Table:
         if self.is_arrow:
             return list(self.arrow.arrow_cells(self.uri))
         with uncompressed(open_storage(self.uri), self.uri) as file:
-            rows = self._all_rows(file)
             if not is_json(self.uri):
-                return self._header(rows)
+                return self.start_of(file)[0]
+            rows = self.rows_in(file)
             first = itertools.takewhile(
                 lambda row: row.offset < MAX_ROW_BYTES, itertools.islice(rows, _FIRST_ROWS)
             )
             return list(dict.fromkeys(name for row in first for name in row.cells))
 
-    def _all_rows(self, file: BinaryIO, offset: int = 0) -> Iterator[TableRow]:
+    def _parsed(self, lines: "_Lines") -> Iterator[TableRow]:
         quoting = csv.QUOTE_MINIMAL if self.format.quoted else csv.QUOTE_NONE
-        parse_csv = partial(_parse_csv, delimiter=self._delimiter, quoting=quoting)
-        parse = _parse_json if is_json(self.uri) else parse_csv
-        return _rows(_Lines(file, self.format.encoding, offset), parse)
+        parse_csv = partial(_parse_csv, delimiter=self.delimiter, quoting=quoting)
+        return _rows(lines, _parse_json if is_json(self.uri) else parse_csv)
 
     @property
-    def _delimiter(self) -> str:
+    def delimiter(self) -> str:
+        """What separates its cells."""
         return self.format.delimiter or ("\t" if suffix_of(self.uri) == ".tsv" else ",")
 
     def _header(self, rows: Iterator[TableRow]) -> Sequence[str]:
@@ -175,7 +188,7 @@ class Table:
             what = header.error if header else "it is empty"
             raise RawDataError(f"{self.uri} has no header with the names of its columns: {what}.")
         names = [*header.cells.values()]
-        own = self._delimiter
+        own = self.delimiter
         other = next((mark for mark in SEPARATORS if mark in names[0] and mark != own), None)
         if other and len(names) == 1 and self.format.delimiter is None:
             raise RawDataError(
@@ -186,29 +199,40 @@ class Table:
         return unique(names, self.uri)
 
 
-def _with(more: Mapping[str, str | None], row: TableRow) -> TableRow:
+def with_folders(more: Mapping[str, str | None], row: TableRow) -> TableRow:
     """The row with the cells that its folders state."""
+    if not more:
+        return row
     twice = ", ".join(more.keys() & row.cells)
     error = f"{twice}: a column and a folder" if twice else row.error
     return row._replace(cells={**row.cells, **more}, error=error)
 
 
+def cell_count_error(count: int, names: int) -> str:
+    """The error of a row of csv with another number of cells than the header."""
+    return f"{count} cells; the header has {names}"
+
+
 def _named(row: TableRow, names: Sequence[str]) -> TableRow:
     if not row.error and len(row.cells) != len(names):
-        return row._replace(cells={}, error=f"{len(row.cells)} cells; the header has {len(names)}")
+        return row._replace(cells={}, error=cell_count_error(len(row.cells), len(names)))
     return row._replace(cells=dict(zip(names, row.cells.values(), strict=False)))
 
 
-class _Lines:
-    """The lines of a file, after its byte order mark if it has one, or those from an offset on."""
+def after_mark(file: BinaryIO) -> int:
+    """Where the text of a file begins: after its byte order mark, if it has one. file: at its
+    beginning."""
+    return len(BOM) if file.read(len(BOM)) == BOM else 0
 
-    def __init__(self, file: BinaryIO, encoding: str, offset: int):
+
+class _Lines:
+    """The lines of a file from an offset on. line: how many are before."""
+
+    def __init__(self, file: BinaryIO, encoding: str, offset: int, line: int = 0):
         self._file = file
         self.encoding = encoding
-        self.offset = offset or (len(BOM) if file.read(len(BOM)) == BOM else 0)
-        self.line = 0
-        self.begin = self.offset  # of the last line read; at the end of the file, its size
-        file.seek(self.offset)
+        self.go_to(offset, line)
+        self.begin = offset  # of the last line read; at the end of the file, its size
 
     def go_to(self, offset: int, line: int) -> None:
         self.offset = offset

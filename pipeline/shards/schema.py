@@ -102,6 +102,12 @@ class TableFormat:
         texts = (text if self.decimal == "." else text.translate(_COMMA) for text in self._no_value)
         return frozenset(filter(math.isfinite, map(_float, texts)))
 
+    @cached_property
+    def keeps_numbers(self) -> bool:
+        """Whether every number is a value: none of the missing values is a number."""
+        texts = (text if self.decimal == "." else text.translate(_COMMA) for text in self._no_value)
+        return all(map(math.isnan, map(_float, texts)))
+
 
 USUAL_FORMAT = TableFormat()
 

@@ -1,0 +1,199 @@
+"""Rows of tables in blocks: the rows of `Table.rows`, thousands at a time, with columns in place of
+a dictionary for each.
+
+Only what is proven to be plain is read so. Everything else is read by `rows`, whose rows are then a
+block: a piece of csv with unusual quotes, a line that is not plain JSON, all rows after one that is
+too long to be in memory with others."""
+
+import io
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from typing import Any, BinaryIO
+
+import msgspec
+import numpy as np
+
+from pipeline.raw import rows as one_by_one
+from pipeline.raw.block import Block, ColumnBlock, RowBlock
+from pipeline.raw.csv_block import as_utf8, tokenise
+from pipeline.raw.rows import Table, TableRow, cell_count_error, is_json, with_folders
+from pipeline.raw.text_cells import TextCells
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import uncompressed
+
+PIECE_BYTES = 1 << 19  # of a table of few columns; its arrays take about ten times as much
+_NARROW = 10  # columns; with more, pieces are larger, so that they have thousands of rows, too
+_WIDEST = 8
+_ROWS = 4096  # of a block that was read row by row
+_SPACED_KEY = re.compile(rb'"[ \t\r]+:')
+_NOT_PLAIN = (msgspec.MsgspecError, ValueError, RecursionError)
+_decode = msgspec.json.Decoder().decode
+
+
+def blocks_of(
+    table: Table, columns: Set[str] | None = None, units: Mapping[str, str] | None = None
+) -> Iterator[Block]:
+    """The rows of table.rows(columns, units) in blocks that are not empty. Raises as it does."""
+    if table.is_arrow:
+        assert table.arrow  # raises InfeedError without pyarrow
+        from pipeline.raw.arrow_blocks import arrow_blocks
+
+        yield from filter(len, arrow_blocks(table, columns, units or {}))
+        return
+    with uncompressed(open_storage(table.uri), table.uri) as file:
+        names, offset, line = table.start_of(file)
+        file.seek(offset)
+        yield from filter(len, _text_blocks(table, file, names, offset, line))
+
+
+def _text_blocks(
+    table: Table, file: BinaryIO, names: Sequence[str], offset: int, line: int
+) -> Iterator[Block]:
+    """offset, line: where rows begin."""
+    rest = b""
+    usual_bytes = num_bytes = PIECE_BYTES * min(1 + len(names) // _NARROW, _WIDEST)
+    is_plain = is_json(table.uri) or _is_plain(table, names)
+    while True:
+        more = file.read(num_bytes)
+        piece = rest + more
+        if not is_plain or len(piece) > one_by_one.MAX_ROW_BYTES:
+            yield from _one_by_one(table, table.rows_from(file, names, offset, line))
+            return
+        text = piece if not more else piece[: piece.rfind(b"\n") + 1]
+        read = _json_block if is_json(table.uri) else _csv_block
+        block, used_bytes, used_lines = read(table, text, names, last=not more)
+        block.line += line + 1
+        block.offset += offset
+        yield block
+        if not more:
+            return
+        rest = piece[used_bytes:]
+        num_bytes = usual_bytes if used_bytes else len(piece)
+        offset += used_bytes
+        line += used_lines
+
+
+def _is_plain(table: Table, names: Sequence[str]) -> bool:
+    delimiter = table.delimiter
+    return delimiter.isascii() and delimiter not in '"\r\n\0' and not {*names} & {*table.of_folders}
+
+
+def _one_by_one(table: Table, rows: Iterable[TableRow]) -> Iterator[Block]:
+    group = list[TableRow]()
+    num_bytes = 0
+    for row in rows:
+        group.append(with_folders(table.of_folders, row))
+        num_bytes += row.size
+        if len(group) == _ROWS or num_bytes > PIECE_BYTES:
+            yield RowBlock.of(group)
+            group = []
+            num_bytes = 0
+    yield RowBlock.of(group)
+
+
+def _csv_block(
+    table: Table, text: bytes, names: Sequence[str], *, last: bool
+) -> tuple[Block, int, int]:
+    """The rows that end in whole lines, and how many bytes and lines these are."""
+    format = table.format
+    rows = tokenise(
+        text,
+        len(names),
+        table.delimiter,
+        encoding=format.encoding,
+        quoted=format.quoted,
+        last=last,
+    )
+    if rows is None:
+        return _unusual_block(table, text, names, last=last)
+    bad = np.flatnonzero(rows.counts != len(names)).tolist()
+    errors = {i: cell_count_error(int(rows.counts[i]), len(names)) for i in bad}
+    columns = {
+        name: TextCells(rows.data, rows.begin[:, j], rows.end[:, j]) for j, name in enumerate(names)
+    }
+    places = rows.line, rows.offset, rows.size, rows.lines
+    block = ColumnBlock(*places, errors, columns, table.of_folders)
+    return block, rows.used_bytes, rows.used_lines
+
+
+class _Piece(io.BytesIO):
+    """A piece of a file. is_over: whether a line after its last one was asked for."""
+
+    is_over = False
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        line = super().readline(size)
+        self.is_over |= not line
+        return line
+
+
+def _unusual_block(
+    table: Table, text: bytes, names: Sequence[str], *, last: bool
+) -> tuple[Block, int, int]:
+    """The rows before the first one that may continue after the text."""
+    piece = _Piece(text)
+    group = list[TableRow]()
+    used = len(text), text.count(b"\n")
+    for row in table.rows_from(piece, names, 0, 0):
+        if piece.is_over and not last:
+            used = row.offset, row.line - 1
+            break
+        group.append(with_folders(table.of_folders, row._replace(line=row.line - 1)))
+    return RowBlock.of(group), *used
+
+
+def _json_block(
+    table: Table, text: bytes, names: Sequence[str], *, last: bool
+) -> tuple[Block, int, int]:
+    del last  # each line is a row
+    breaks = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n"))
+    starts = np.append(0, breaks + 1)
+    if starts[-1] < len(text):
+        starts = np.append(starts, len(text))
+    used = len(text), len(breaks)
+    utf8 = as_utf8(text, table.format.encoding)
+    lines = None if utf8 is None else utf8.split(b"\n")[: len(starts) - 1]
+    if utf8 and lines and not table.of_folders and (rows := _plain_objects(utf8, lines)):
+        ones = np.ones(len(lines), np.int64)
+        return RowBlock(np.arange(len(lines)), starts[:-1], np.diff(starts), ones, {}, rows), *used
+    found = list[TableRow]()
+    bounds = starts.tolist()
+    for line, (begin, end) in enumerate(itertools.pairwise(bounds)):
+        if lines and (cells := _plain_object(lines[line])):
+            found.append(TableRow(line, begin, end - begin, cells))
+        else:
+            found += (
+                row._replace(line=line, offset=begin)
+                for row in table.rows_from(io.BytesIO(text[begin:end]), names, 0, 0)
+            )
+    return RowBlock.of(with_folders(table.of_folders, row) for row in found), *used
+
+
+def _plain_objects(utf8: bytes, lines: Sequence[bytes]) -> list[dict[str, Any]] | None:
+    """The objects of all lines if each is one, has no others inside, and has no key twice.
+
+    Each key has its own `":`, so that only as many of these as keys prove the last."""
+    try:
+        rows = [*map(_decode, lines)]
+    except _NOT_PLAIN:
+        return None
+    is_plain = {*map(type, rows)} == {dict} and all(rows) and utf8.count(b"{") == len(rows)
+    num_keys = sum(map(len, rows)) if is_plain else -1
+    return rows if utf8.count(b'":') == num_keys and not _SPACED_KEY.search(utf8) else None
+
+
+def _plain_object(line: bytes) -> dict[str, Any] | None:
+    """The object in a line, if no key is there twice; see _plain_objects."""
+    try:
+        cells = _decode(line)
+    except _NOT_PLAIN:
+        return None
+    is_plain = type(cells) is dict and not _SPACED_KEY.search(line)
+    return cells if is_plain and line.count(b'":') == _num_keys(cells) else None
+
+
+def _num_keys(value: Any) -> int:
+    if isinstance(value, dict):
+        return len(value) + sum(map(_num_keys, value.values()))
+    return sum(map(_num_keys, value)) if isinstance(value, list) else 0
