@@ -4,6 +4,7 @@ documents each.
 Pure: reads raw data through a Storage, returns values."""
 
 import hashlib
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from converters.raw.batches import batches
 from converters.raw.splits import HeldOut
 from converters.text.documents import Document, DocumentFormat, documents
 from converters.text.packing import EncodedDocuments, Piece, packed_rows
-from pipeline.shards.example import encode_integer_examples
+from pipeline.shards.example_block import encode_examples
 from pipeline.shards.schema import Feature, Schema, stated
 from pipeline.storage.storage import Storage
 from pipeline.tokenizers import PACKED_TEXT, HuggingFaceTokenizer, TextInfo
@@ -132,7 +133,9 @@ class TextConverter:
         for begin in range(0, len(rows), _ROWS_AT_ONCE):
             some = slice(begin, begin + _ROWS_AT_ONCE)
             arrays = {**encoded.rows(rows[some]), "num_bytes": columns["num_bytes"][some]}
-            payloads += encode_integer_examples(self.schema, arrays)
+            records, sizes = encode_examples(self.schema, arrays)
+            ends = [0, *np.cumsum(sizes).tolist()]
+            payloads += [records[at:end].tobytes() for at, end in itertools.pairwise(ends)]
         place = f"{source.split}/{source.tag}:{source.offset}"
         keys = [f"{place}:{number}:{row:06d}" for row in range(len(rows))]
         unusable = [
