@@ -3,6 +3,7 @@ added up by the commit.
 
 They do not depend on the order of the records, so every runner writes the same statistics."""
 
+import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,10 +15,13 @@ import numpy as np
 
 from pipeline.decoding.columns import Ragged
 from pipeline.decoding.examples import ExampleParser
+from pipeline.errors import SchemaError
 from pipeline.shards.schema import ColumnStatistics
 from pipeline.shards.typed_json import Count
 
 _BITS = 149  # the least float32 is 2**-149
+_LEAST = -125  # exponent of frexp: smaller float32 have fewer than 24 bits
+_EXACT = 1 << 19  # values whose sums are exact in 63 bits
 _BATCH_BYTES = 1 << 20  # of records that are parsed together
 
 
@@ -37,18 +41,23 @@ class ColumnSums:
     @staticmethod
     def of(values: np.ndarray, *, classes: bool) -> "ColumnSums":
         """The sums of values. These are float32, in which NaN is missing; integers; or numbers of
-        classes, which are missing below 0."""
+        classes, which are missing below 0. Raises SchemaError for an infinite number."""
         present = values[values >= 0 if classes else ~np.isnan(values)]
         counts = len(present), values.size - len(present)
         if classes:
-            times = Counter(map(str, np.sort(present).tolist()))
-            return ColumnSums(*counts, classes=dict(times))
-        if present.dtype.kind == "f":
-            scaled = [int(value) for value in np.ldexp(present.astype(np.float64), _BITS).tolist()]
-        else:
-            scaled = [value << _BITS for value in present.tolist()]
-        ends = (present.min().item(), present.max().item()) if scaled else ()
-        return ColumnSums(*counts, sum(scaled), sum(value * value for value in scaled), *ends)
+            numbers, times = np.unique(present, return_counts=True)
+            names = map(str, numbers.tolist())
+            return ColumnSums(*counts, classes=dict(zip(names, times.tolist(), strict=True)))
+        if np.isinf(present).any():
+            raise SchemaError("infinite numbers have no mean. The converter must reject them.")
+        sums_of = _float_sums if present.dtype.kind == "f" else _integer_sums
+        total = squares = 0
+        for begin in range(0, len(present), _EXACT):
+            more, more_squares = sums_of(present[begin : begin + _EXACT])
+            total += more
+            squares += more_squares
+        ends = (present.min().item(), present.max().item()) if len(present) else ()
+        return ColumnSums(*counts, total, squares, *ends)
 
     def add(self, other: "ColumnSums") -> None:
         """Adds the sums of other values."""
@@ -70,6 +79,31 @@ class ColumnSums:
         return ColumnStatistics(
             self.count, self.missing, float(mean), math.sqrt(variance), self.min, self.max
         )
+
+
+def _float_sums(values: np.ndarray) -> tuple[int, int]:
+    """The total and squares of finite float32.
+
+    Those of one exponent are integers of 24 bits times a power of two, whose sums are exact in
+    float64. So are those of their squares in two halves."""
+    exponents = np.maximum(np.frexp(values)[1], _LEAST)
+    integers = np.ldexp(values.astype(np.float64), 24 - exponents).astype(np.int64)
+    squares = integers * integers
+
+    def total(weights: np.ndarray, bits: int) -> int:
+        sums = np.bincount(exponents - _LEAST, weights).tolist()
+        return sum(int(each) << bits * place for place, each in enumerate(sums) if each)
+
+    return total(integers, 1), total(squares & 0xFFFFFF, 2) + (total(squares >> 24, 2) << 24)
+
+
+def _integer_sums(values: np.ndarray) -> tuple[int, int]:
+    """The total and squares of integers, from parts of 22 bits."""
+    wide = values.astype(np.int64)
+    parts = ((wide & 0x3FFFFF, 0), (wide >> 22 & 0x3FFFFF, 22), (wide >> 44, 44))
+    total = sum(int(part.sum()) << bits for part, bits in parts)
+    squares = sum(int(a @ b) << m + n for (a, m), (b, n) in itertools.product(parts, parts))
+    return total << _BITS, squares << 2 * _BITS
 
 
 class RecordSums:
@@ -94,16 +128,23 @@ class RecordSums:
                 self.columns()
 
     def add_all(self, payloads: Sequence[bytes]) -> None:
-        """Adds many records."""
-        for payload in payloads:
-            self.add([payload])
+        """Adds records."""
+        at_once = max(1, _BATCH_BYTES * len(payloads) // (sum(map(len, payloads)) + 1))
+        for begin in range(0, len(payloads), at_once):
+            self._add(payloads[begin : begin + at_once])
+
+    def _add(self, records: Sequence[bytes]) -> None:
+        for key, column in self._parse(records).items() if self._parse else ():
+            values = column.values if isinstance(column, Ragged) else np.asarray(column).ravel()
+            try:
+                self._columns[key].add(ColumnSums.of(values, classes=key in self._classes))
+            except SchemaError as e:
+                raise SchemaError(f"{key!r}: {e}") from e
 
     def columns(self) -> dict[str, ColumnSums]:
         """The sums of each column, over all records."""
-        if self._parse and self._records:
-            for key, column in self._parse(self._records).items():
-                values = column.values if isinstance(column, Ragged) else np.asarray(column).ravel()
-                self._columns[key].add(ColumnSums.of(values, classes=key in self._classes))
+        if self._records:
+            self._add(self._records)
             self._records = []
             self._bytes = 0
         return dict(self._columns)

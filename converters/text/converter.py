@@ -17,7 +17,7 @@ from converters.raw.batches import batches
 from converters.raw.splits import HeldOut
 from converters.text.documents import Document, DocumentFormat, documents
 from converters.text.packing import EncodedDocuments, Piece, packed_rows
-from pipeline.shards.example import encode_integer_examples
+from pipeline.shards.example_block import encode_examples
 from pipeline.shards.schema import Feature, Schema, stated
 from pipeline.storage.storage import Storage
 from pipeline.tokenizers import PACKED_TEXT, HuggingFaceTokenizer, TextInfo
@@ -122,21 +122,22 @@ class TextConverter:
             "num_documents": _sums(rows, lambda piece: int(not piece.begin)),
             "num_unknown": _sums(rows, packing.num_unknown),
         }
-        payloads = list[bytes]()
+        encoded_rows = list[tuple[np.ndarray, np.ndarray]]()
         for begin in range(0, len(rows), _ROWS_AT_ONCE):
             some = slice(begin, begin + _ROWS_AT_ONCE)
             arrays = {**packing.rows(rows[some]), "num_bytes": columns["num_bytes"][some]}
-            payloads += encode_integer_examples(self.schema, arrays)
+            encoded_rows.append(encode_examples(self.schema, arrays))
         place = f"{source.split}/{source.tag}:{source.offset}"
         keys = [encoded(f"{place}:{number}:{row:06d}") for row in range(len(rows))]
-        sizes = np.array([*map(len, payloads)], np.int64)
+        data = b"".join(records.tobytes() for records, _ in encoded_rows)
+        sizes = np.concatenate([np.zeros(0, np.int64), *(sizes for _, sizes in encoded_rows)])
         offsets = np.full(len(rows), source.offset)
         unusable = [
             Reference(key, file, document.offset, 0, document.error, {})
             for key, file, document in window
             if document.error
         ]
-        return Pack(keys, b"".join(payloads), sizes, offsets, columns, unusable)
+        return Pack(keys, data, sizes, offsets, columns, unusable)
 
     def tally(self, columns: Mapping[str, np.ndarray]) -> tuple[Counter[str], Counter[str]]:
         """See Packer."""

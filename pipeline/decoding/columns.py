@@ -1,24 +1,14 @@
 """The values of one feature of many records."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from pipeline.description import Renumbering
 from pipeline.raw.cells import MISSING
+from pipeline.shards.example import Ragged
 from pipeline.spec import objects
-
-
-class Ragged(NamedTuple):
-    """The values of all records, one after the other, and how many each has: int64 [n]."""
-
-    values: np.ndarray
-    lengths: np.ndarray
-
-    def rows(self) -> Sequence[np.ndarray]:
-        """The values of each record."""
-        return np.split(self.values, np.cumsum(self.lengths)[:-1]) if len(self.lengths) else []
 
 
 class Slices(Sequence[bytes]):
