@@ -3,7 +3,8 @@ cells that are not plain, and once for those that are equal."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
@@ -11,18 +12,10 @@ from converters.table.columns import CLASS_NAME, MOST_EXACT, Column
 from pipeline.raw.block import ABSENT, Block, Cells, NumberCells, cell_at
 from pipeline.raw.text_cells import FLOAT, INTEGER, PAD, TextCells, distinct, parse_numbers
 from pipeline.shards.example import FLOAT32_END
+from pipeline.shards.example_block import Blobs
 from pipeline.shards.schema import TableFormat
 
 _ALIKE = (str, int, bool, type(None))  # objects that mean the same if they are equal
-
-
-class Blobs(NamedTuple):
-    """One bytes value per row, cut out of `data`, contiguous uint8, which they may share.
-    begins and sizes: int64 [n]."""
-
-    data: np.ndarray
-    begins: np.ndarray
-    sizes: np.ndarray
 
 
 Values = np.ndarray | Blobs | list[Any]
@@ -109,13 +102,14 @@ def _objects(
         values.append(None)
         if row not in block.errors:
             try:
-                values[row] = column.value(_named(column.name, cells, row), _no_file, format)
+                values[row] = column.value(named(column.name, cells, row), _no_file, format)
             except ValueError as e:
                 errors[row] = str(e)
     return values, errors
 
 
-def _named(name: str, cells: Cells, row: int) -> Mapping[str, Any]:
+def named(name: str, cells: Cells, row: int) -> Mapping[str, Any]:
+    """The cell of a row by its column; none if it has none."""
     cell = cell_at(cells, row)
     return {} if cell is ABSENT else {name: cell}
 
@@ -240,7 +234,7 @@ def _of_different(
     found = list[tuple[Any, str]]()
     for row in rows[first].tolist():
         try:
-            found.append((function(_named(name, cells, row)), ""))
+            found.append((function(named(name, cells, row)), ""))
         except ValueError as e:
             found.append((None, str(e)))
     return found, numbers
@@ -282,3 +276,45 @@ def _with_blobs(
     blobs.begins[rows] = (more.begins + len(blobs.data))[numbers]
     blobs.sizes[rows] = more.sizes[numbers]
     return blobs._replace(data=np.concatenate([blobs.data, more.data]))
+
+
+def value_at(values: Values, row: int) -> Any:
+    """The value of a row, as Column.value returns it."""
+    if isinstance(values, Blobs):
+        begin = values.begins[row]
+        return values.data[begin : begin + values.sizes[row]].tobytes()
+    return values[row].tolist() if isinstance(values, np.ndarray) else values[row]
+
+
+def contents_of(columns: Sequence[Column], block: Block, format: TableFormat) -> list[str]:
+    """The content of each row: equal for rows whose cells mean the same, see Column.content. ""
+    for one that has a cell without a meaning."""
+    ordered = sorted(columns, key=attrgetter("name"))
+    lists = [_contents(column, block, format) for column in ordered]
+    rows = zip(*lists, strict=True)
+    return [f"[{', '.join(row)}]" if all(row) else "" for row in rows]
+
+
+def _contents(column: Column, block: Block, format: TableFormat) -> list[str]:
+    """The repr of Column.content of each row; "" where it raises ValueError."""
+
+    def content(cells: Mapping[str, Any]) -> str:
+        try:
+            return repr(column.content(cells, format))
+        except ValueError:
+            return ""
+
+    if column.parts:
+        return [content(block.cells_at(row)) for row in range(len(block))]
+    cells = block.cells(column.name)
+    floats = np.full(len(block), np.nan)
+    if not column.separator:
+        floats = _plain_floats(cells, len(block), format)
+    is_plain = np.abs(floats) < MOST_EXACT
+    numbers = np.where(is_plain, floats, 0).astype(np.float32).tolist()
+    contents = [f"({column.name!r}, [{number!r}])" for number in numbers]
+    rows = np.flatnonzero(~is_plain)
+    found, places = _of_different(content, column.name, cells, rows)
+    for row, place in zip(rows.tolist(), places.tolist(), strict=True):
+        contents[row] = found[place][0]
+    return contents

@@ -5,7 +5,7 @@ Texts of errors about cells are part of plan digests."""
 import hashlib
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from ctypes import c_float
 from dataclasses import dataclass
 from decimal import Decimal
@@ -26,7 +26,6 @@ from pipeline.raw.cells import (
     number_or_nan,
     text_cell,
 )
-from pipeline.raw.rows import Table, TableRow
 from pipeline.shards.example import Value
 from pipeline.shards.schema import USUAL_FORMAT, Content, Dtype, Feature, Labels, TableFormat
 
@@ -41,7 +40,9 @@ _FEATURES: Mapping[str, tuple[Dtype, Content]] = {
 }
 CLASS_NAME, SKIP = "class name", "skip"
 KINDS = (*_FEATURES, SKIP)
+OF_FILES = ("image", "file")  # of KINDS
 MOST_EXACT = 2**24  # of integers in float32
+ROUNDED = f"numbers above {MOST_EXACT:,} that were rounded, because float32 holds 24 bits: {{}}"
 ONE_LINE = re.compile(r"[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]+")
 
 FileOf = Callable[[Any, str], bytes]
@@ -214,11 +215,13 @@ def features_of(columns: Iterable[Column]) -> dict[str, Feature]:
     return {column.feature_key: column.feature for column in columns}
 
 
-def rows_for(table: Table, columns: Iterable[Column], *others: str | None) -> Iterator[TableRow]:
-    """The rows of the table with the cells that these features need, times in their units. others:
-    more columns to read, if any. Raises as Table.rows."""
+def needed_for(
+    columns: Iterable[Column], *others: str | None
+) -> tuple[Set[str], Mapping[str, str]]:
+    """Which columns of a table these features need, and the units of their times. others: more
+    columns, if any."""
     units = {name: column.unit for column in columns for name in column.parts or [column.name]}
-    return table.rows({*units, *filter(None, others)}, units)
+    return {*units, *filter(None, others)}, units
 
 
 def labels_of(columns: Iterable[Column]) -> Labels | None:

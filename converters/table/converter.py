@@ -19,7 +19,7 @@ from beam_jobs.references import MAX_NAME_BYTES, File, Reference, References, bo
 from converters.images.image_records import UNLABELLED, image_features, member_error
 from converters.raw.splits import HeldOut, is_of
 from converters.raw.tars import Member
-from converters.table.columns import Column, features_of, labels_of, rows_for
+from converters.table.columns import Column, features_of, labels_of, needed_for
 from converters.table.held_out import class_of, group_of
 from pipeline.errors import StorageError
 from pipeline.raw.cells import cell_of, text_cell
@@ -104,7 +104,7 @@ class ImageTableConverter:
         """The place of each row, a reference to it, what decides its split, and its class."""
         table = Table(source.uri, self.format, source.tag)
         by = self.held_out and self.held_out.column
-        rows = rows_for(table, self.target, self.column, self.key_column, by)
+        rows = table.rows(*needed_for(self.target, self.column, self.key_column, by))
         several = in_parallel if self.held_out and self.held_out.by == "content" else map
         while batch := list(itertools.islice(rows, _ROWS_PER_BATCH)):
             yield from several(lambda row: self._row(source, row), batch)
@@ -114,9 +114,9 @@ class ImageTableConverter:
         # the complete key: a shortened one depends on the split
         group = ref.key.removeprefix(f"{source.split}/")
         if self.held_out and not ref.error:
-            by_content = self.held_out.by == "content"
-            group = group_of(self.held_out, row, group, by_content, lambda _: _digest(ref))
-        return place, ref, group, class_of(self.target, row)
+            content = _digest(ref) if self.held_out.by == "content" else ""
+            group = group_of(self.held_out, row.cells, group, content)
+        return place, ref, group, class_of(self.target, row.cells)
 
     def _reference(self, source: Source, row: TableRow) -> tuple[str, Reference]:
         """The place of the row, and a reference to it."""
@@ -213,8 +213,11 @@ _BYTES_AROUND_IMAGE = len(
 
 
 def _digest(ref: Reference) -> str:
-    """The digest of the image that a row names. Raises ValueError if there is none."""
-    file = find_image(ref.file.uri, ref.text("image").decode())
+    """The digest of the image that a row names; "" if there is none."""
+    try:
+        file = find_image(ref.file.uri, ref.text("image").decode())
+    except ValueError:
+        return ""
     data = open_storage(file.uri).read(file.uri)
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 

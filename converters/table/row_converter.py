@@ -1,8 +1,9 @@
 """Tables of any columns: each row becomes a record, each column a feature of the same name.
 
-The rows are encoded once, to packed files, because a record's bytes cannot be found in tables of
-every format. Pure: reads raw data through a Storage, returns values."""
+The rows are encoded once, block by block, to packed files, because a record's bytes cannot be found
+in tables of every format. Pure: reads raw data through a Storage, returns values."""
 
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -11,26 +12,33 @@ from typing import Any
 
 import numpy as np
 
-from beam_jobs.converter import Pack, Reject, Source
+from beam_jobs.converter import Pack, Source
 from beam_jobs.references import Reference, encoded
-from converters.raw.batches import batches
-from converters.raw.splits import HeldOut, is_of
-from converters.table.columns import MOST_EXACT, Column, features_of, file_in, labels_of, rows_for
+from converters.raw.splits import HeldOut
+from converters.table.block_values import contents_of, named
+from converters.table.columns import (
+    OF_FILES,
+    ROUNDED,
+    Column,
+    features_of,
+    file_in,
+    labels_of,
+    needed_for,
+)
 from converters.table.converter import find_image, is_below
 from converters.table.held_out import class_of, group_of
-from pipeline.errors import SchemaError
+from converters.table.records import Records
+from pipeline.raw.block import Block
+from pipeline.raw.blocks import blocks_of
 from pipeline.raw.cells import cell_of, text_cell
 from pipeline.raw.image_files import CUT, NOTES, ToJpeg
-from pipeline.raw.rows import Table, TableRow
-from pipeline.shards.example import encode_example
+from pipeline.raw.rows import Table
 from pipeline.shards.schema import USUAL_FORMAT, Labels, Schema, TableFormat, stated
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage
 
-_WINDOW_BYTES = 10**6
-_ROUNDED = f"numbers above {MOST_EXACT:,} that were rounded, because float32 holds 24 bits: {{}}"
-_NOTES = (*NOTES, _ROUNDED)
-_LEAST_ROW_BYTES = 250  # so that a window has at most 4,000 rows
+_NOTES = (*NOTES, CUT)
+_FILES_AT_ONCE = 64  # rows that name images, or have them
 
 
 @dataclass(frozen=True)
@@ -87,104 +95,94 @@ class RowConverter:
     def files(self) -> Mapping[str, bytes]:
         return {}
 
-    def windows(self, storage: Storage, source: Source) -> Iterator[Sequence[tuple[str, TableRow]]]:
+    def windows(self, storage: Storage, source: Source) -> Iterator[Block]:
         del storage
-        stratified = bool(self.held_out and self.held_out.strata)
-        rows_of_split = (
-            (place, row)
-            for place, row in self._keyed_rows(source)
-            if is_of(
-                source.split,
-                self._decisive(place, row),
-                self.held_out,
-                class_of(self.columns, row) if stratified else "",
-            )
-        )
-        return batches(
-            rows_of_split, lambda each: max(each[1].size, _LEAST_ROW_BYTES), _WINDOW_BYTES
-        )
+        # files that rows name are in memory together
+        has_files = any(column.kind in OF_FILES for column in self.columns)
+        most = _FILES_AT_ONCE if has_files else sys.maxsize
+        for block in self._blocks(source):
+            for begin in range(0, len(block), most):
+                rows = np.arange(begin, min(begin + most, len(block)))
+                yield block if len(rows) == len(block) else block.take(rows)
+
+    def _blocks(self, source: Source) -> Iterator[Block]:
+        by = self.held_out and self.held_out.column
+        needed = needed_for(self.columns, self.key_column, by)
+        return blocks_of(self._table(source), *needed)
+
+    def _table(self, source: Source) -> Table:
+        return Table(source.uri, self.format, source.tag)
 
     def stratified(self, sources: Sequence[Source]) -> "RowConverter":
         """The converter that holds out the same share of each class."""
         assert self.held_out
         tables = {source.uri: source for source in sources}.values()
-        rows = (each for table in tables for each in self._keyed_rows(table))
-        pairs = ((class_of(self.columns, row), self._decisive(place, row)) for place, row in rows)
-        return replace(self, held_out=self.held_out.stratified(pairs))
+        blocks = ((table, block) for table in tables for block in self._blocks(table))
+        groups = (pair for table, block in blocks for pair in self._groups(table, block))
+        return replace(self, held_out=self.held_out.stratified(groups))
 
-    def _keyed_rows(self, source: Source) -> Iterator[tuple[str, TableRow]]:
-        table = self._table(source)
-        by = self.held_out and self.held_out.column
-        for row in rows_for(table, self.columns, self.key_column, by):
-            yield self._keyed(table, row)
+    def _groups(self, source: Source, block: Block) -> Iterator[tuple[str, str]]:
+        """The class of each row, and what decides its split: the key; or the content, so that equal
+        rows are in one split, and adding, moving or storing rows in other tables moves none."""
+        held_out = self.held_out
+        assert held_out
+        keys, errors = self._keys(source, block)
+        contents = contents_of(self.columns, block, self.format) if self.by_content else keys
+        has_cells = bool(held_out.column or held_out.strata)
+        for row, key in enumerate(keys):
+            if row in errors:
+                yield "", key
+                continue
+            cells = block.cells_at(row) if has_cells else {}
+            content = contents[row] if self.by_content else ""
+            yield class_of(self.columns, cells), group_of(held_out, cells, key, content)
 
-    def _table(self, source: Source) -> Table:
-        return Table(source.uri, self.format, source.tag)
+    def _keys(self, source: Source, block: Block) -> tuple[list[str], dict[int, str]]:
+        """The key of each row in its split, and the errors of those that cannot be read."""
+        name = self._table(source).name
+        keys = [f"{name}:{line}" for line in block.line.tolist()]
+        errors = {**block.errors}
+        if self.key_column:
+            cells = block.cells(self.key_column)
+            for row in range(len(block)):
+                try:
+                    cell = cell_of(named(self.key_column, cells, row), self.key_column)
+                    keys[row] = text_cell(self.key_column, cell)
+                except ValueError as e:
+                    errors.setdefault(row, str(e))
+        return keys, errors
 
-    def _keyed(self, table: Table, row: TableRow) -> tuple[str, TableRow]:
-        place = f"{table.name}:{row.line}"
-        if not self.key_column or row.error:
-            return place, row
-        try:
-            return text_cell(self.key_column, cell_of(row.cells, self.key_column)), row
-        except ValueError as error:
-            return place, row._replace(error=str(error))
-
-    def _decisive(self, place: str, row: TableRow) -> str:
-        """Returns what decides the split: the key; or the content, so that equal rows are in one
-        split, and adding, moving or storing rows in other tables moves none."""
-        if row.error or not self.held_out:
-            return place
-        return group_of(self.held_out, row, place, self.by_content, self._content)
-
-    def _content(self, row: TableRow) -> str:
-        return repr(sorted(column.content(row.cells, self.format) for column in self.columns))
-
-    def pack(self, source: Source, number: int, window: Sequence[tuple[str, TableRow]]) -> Pack:
+    def pack(self, source: Source, number: int, window: Block) -> Pack:
         del number  # keys are unique in the source
-        noted = set[str]()
-        file_of = partial(self._file_of, source, noted)
+        if self.held_out:
+            groups = self._groups(source, window)
+            splits = [self.held_out.split_of(group, stratum) for stratum, group in groups]
+            window = window.take(np.flatnonzero(np.array(splits, object) == source.split))
+        places, errors = self._keys(source, window)
+        keys = [f"{source.split}/{place}" for place in places]
+        records = Records(window, self.format, errors)
+        noted = np.zeros(len(window), np.int64)
+        for column in self.columns:
+            if column.kind in OF_FILES:
+                records.add_files(column, partial(self._file_of, source, noted))
+            else:
+                records.add(column)
+        good, data, sizes = records.encoded(self.schema)
+        offsets = window.offset.tolist()
         word = "row" if self._table(source).is_arrow else "line"
-        schema = self.schema
-        keys = list[bytes]()
-        payloads = list[bytes]()
-        offsets = list[int]()
-        columns: dict[str, list[int]] = {"notes": [], "_cut": [], "_more_rounded": []}
-        floats = [column for column in self.columns if column.kind == "float32"]
-        unusable = list[Reference]()
-        for place, row in window:
-            key = f"{source.split}/{place}"
-            noted.clear()
-            try:
-                if row.error:
-                    raise ValueError(row.error)
-                values = {
-                    column.feature_key: column.value(row.cells, file_of, self.format)
-                    for column in self.columns
-                }
-                payloads.append(encode_example(schema, values))
-                keys.append(encoded(key))
-                offsets.append(row.offset)
-                rounded = sum(
-                    column.num_rounded(values[column.feature_key], row.cells, self.format)
-                    for column in floats
-                )
-                if rounded:
-                    noted.add(_ROUNDED)
-                bits = (1 << _NOTES.index(note) for note in noted - {CUT})
-                columns["notes"].append(sum(bits))
-                columns["_cut"].append(CUT in noted)
-                columns["_more_rounded"].append(max(rounded - 1, 0))
-            except (ValueError, Reject, SchemaError) as e:
-                error = f"{word} {row.line}: {e}"
-                unusable.append(Reference(key, source.file, row.offset, 0, error, {}))
-        arrays = {name: np.array(values, np.int64) for name, values in columns.items()}
-        sizes = np.array([*map(len, payloads)], np.int64)
-        return Pack(keys, b"".join(payloads), sizes, np.array(offsets, np.int64), arrays, unusable)
+        unusable = [
+            Reference(
+                keys[row], source.file, offsets[row], 0, f"{word} {window.line[row]}: {error}", {}
+            )
+            for row, error in sorted(records.errors.items())
+        ]
+        columns = {"notes": noted[good], "rounded": records.rounded[good]}
+        good_keys = [encoded(keys[row]) for row in good.tolist()]
+        return Pack(good_keys, data, sizes, window.offset[good], columns, unusable)
 
-    def _file_of(self, source: Source, noted: set[str], cell: Any, kind: str) -> bytes:
-        """The file in a cell, or the one that it names; an image in the format to store. Adds what
-        is noted of it. Raises ValueError, Reject, OptionError."""
+    def _file_of(self, source: Source, noted: np.ndarray, row: int, cell: Any, kind: str) -> bytes:
+        """The file in a cell, or the one that it names; an image in the format to store. Sets the
+        bits of notes on the row. Raises ValueError, Reject, OptionError."""
         data = file_in(cell)
         if isinstance(data, str) and data:
             file = find_image(source.uri, data)
@@ -203,13 +201,13 @@ class RowConverter:
             stored, notes = image.data, image.notes
         else:
             stored, notes = self.to_jpeg.stored(data)
-        noted.update(notes)
+        for note in notes:
+            noted[row] |= 1 << _NOTES.index(note)
         return stored
 
     def tally(self, columns: Mapping[str, np.ndarray]) -> tuple[Counter[str], Counter[str]]:
         """See Packer."""
         noted = columns["notes"]
         notes = Counter({note: int((noted >> i & 1).sum()) for i, note in enumerate(_NOTES)})
-        notes[CUT] += int(columns["_cut"].sum())
-        notes[_ROUNDED] += int(columns["_more_rounded"].sum())
+        notes[ROUNDED] += int(columns["rounded"].sum())
         return +notes, Counter()

@@ -2,8 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -48,6 +48,16 @@ class Block(ABC):
     def __len__(self) -> int:
         return len(self.line)
 
+    def take(self, rows: np.ndarray) -> Self:
+        """The block of these rows only."""
+        errors = {i: self.errors[row] for i, row in enumerate(rows.tolist()) if row in self.errors}
+        places = {name: getattr(self, name)[rows] for name in ("line", "offset", "size", "lines")}
+        return replace(self, errors=errors, **places, **self._taken(rows))
+
+    @abstractmethod
+    def _taken(self, rows: np.ndarray) -> Mapping[str, Any]:
+        """The other fields of `take`."""
+
     @abstractmethod
     def cells(self, name: str) -> Cells:
         """The cells of a column."""
@@ -70,6 +80,9 @@ class ColumnBlock(Block):
 
     columns: Mapping[str, Cells]
     of_folders: Mapping[str, str | None] = field(default_factory=dict)
+
+    def _taken(self, rows: np.ndarray) -> Mapping[str, Any]:
+        return {"columns": {name: _take(cells, rows) for name, cells in self.columns.items()}}
 
     def cells(self, name: str) -> Cells:
         """See Block."""
@@ -98,6 +111,9 @@ class RowBlock(Block):
         line, offset, size, lines = np.array(places, np.int64).reshape(-1, 4).T
         return cls(line, offset, size, lines, errors, [row.cells for row in rows])
 
+    def _taken(self, rows: np.ndarray) -> Mapping[str, Any]:
+        return {"rows": _take(self.rows, rows)}
+
     def cells(self, name: str) -> Cells:
         """See Block."""
         return [row.get(name, ABSENT) for row in self.rows]
@@ -105,6 +121,12 @@ class RowBlock(Block):
     def cells_at(self, i: int) -> Mapping[str, Any]:
         """See Block."""
         return self.rows[i]
+
+
+def _take(cells: Cells, rows: np.ndarray) -> Any:
+    if isinstance(cells, TextCells | NumberCells):
+        return cells.take(rows)
+    return [cells[row] for row in rows.tolist()]
 
 
 def cell_at(cells: Cells, i: int) -> Any:
