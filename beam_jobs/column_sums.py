@@ -41,15 +41,13 @@ class ColumnSums:
     @staticmethod
     def of(values: np.ndarray, *, classes: bool) -> "ColumnSums":
         """The sums of values. These are float32, in which NaN is missing; integers; or numbers of
-        classes, which are missing below 0. Raises SchemaError for an infinite number."""
+        classes, which are missing below 0. None is infinite."""
         present = values[values >= 0 if classes else ~np.isnan(values)]
         counts = len(present), values.size - len(present)
         if classes:
             numbers, times = np.unique(present, return_counts=True)
             names = map(str, numbers.tolist())
             return ColumnSums(*counts, classes=dict(zip(names, times.tolist(), strict=True)))
-        if np.isinf(present).any():
-            raise SchemaError("infinite numbers have no mean. The converter must reject them.")
         sums_of = _float_sums if present.dtype.kind == "f" else _integer_sums
         total = squares = 0
         for begin in range(0, len(present), _EXACT):
@@ -120,7 +118,7 @@ class RecordSums:
         self._columns = defaultdict[str, ColumnSums](ColumnSums)
 
     def add(self, payload: Sequence[bytes]) -> None:
-        """Adds a record. payload: its pieces."""
+        """Adds a record. payload: its pieces. Raises SchemaError like add_all."""
         if self._parse:
             self._records.append(b"".join(payload))
             self._bytes += len(self._records[-1])
@@ -128,23 +126,23 @@ class RecordSums:
                 self.columns()
 
     def add_all(self, payloads: Sequence[bytes]) -> None:
-        """Adds records."""
+        """Adds records. Raises SchemaError for an infinite number in them."""
         at_once = max(1, _BATCH_BYTES * len(payloads) // (sum(map(len, payloads)) + 1))
-        for begin in range(0, len(payloads), at_once):
-            self._add(payloads[begin : begin + at_once])
-
-    def _add(self, records: Sequence[bytes]) -> None:
-        for key, column in self._parse(records).items() if self._parse else ():
-            values = column.values if isinstance(column, Ragged) else np.asarray(column).ravel()
-            try:
-                self._columns[key].add(ColumnSums.of(values, classes=key in self._classes))
-            except SchemaError as e:
-                raise SchemaError(f"{key!r}: {e}") from e
+        for begin in range(0, len(payloads) if self._parse else 0, at_once):
+            self._records += payloads[begin : begin + at_once]
+            self.columns()
 
     def columns(self) -> dict[str, ColumnSums]:
-        """The sums of each column, over all records."""
-        if self._records:
-            self._add(self._records)
+        """The sums of each column, over all records. Raises SchemaError like add_all."""
+        if self._parse and self._records:
+            for key, column in self._parse(self._records).items():
+                values = column.values if isinstance(column, Ragged) else np.asarray(column).ravel()
+                if np.isinf(values).any():
+                    raise SchemaError(
+                        f"{key!r} has an infinite number, so it has no mean. Its converter must "
+                        "reject such records."
+                    )
+                self._columns[key].add(ColumnSums.of(values, classes=key in self._classes))
             self._records = []
             self._bytes = 0
         return dict(self._columns)

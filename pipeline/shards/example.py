@@ -57,11 +57,7 @@ def example_pieces(schema: Schema, values: Mapping[str, Value]) -> list[bytes]:
     encoding it.
 
     Raises SchemaError like encode_example."""
-    if not values.keys() <= schema.features.keys():
-        key = next(key for key in values if key not in schema.features)
-        raise SchemaError(
-            f"{key!r} is not in schema {schema.name!r} ({', '.join(sorted(schema.features))})."
-        )
+    check_known(schema, values)
     entries: list[bytes] = []
     for key, encoded_key in schema.encoded_keys:
         feature = schema.features[key]
@@ -80,6 +76,15 @@ def example_pieces(schema: Schema, values: Mapping[str, Value]) -> list[bytes]:
                 f"{key!r} is missing; schema {schema.name!r} needs it in every record."
             )
     return _merged([b"\x0a" + varint(sum(map(len, entries))), *entries])
+
+
+def check_known(schema: Schema, values: Mapping[str, Any]) -> None:
+    """Raises SchemaError for a key that is not a feature."""
+    if not values.keys() <= schema.features.keys():
+        key = next(key for key in values if key not in schema.features)
+        raise SchemaError(
+            f"{key!r} is not in schema {schema.name!r} ({', '.join(sorted(schema.features))})."
+        )
 
 
 def _is_small(value: Value, feature: Feature) -> TypeGuard[bytes | int]:

@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipeline.errors import SchemaError
-from pipeline.shards.example import LIST_TAG, Ragged, varint
+from pipeline.shards.example import LIST_TAG, Ragged, check_known, varint
 from pipeline.shards.schema import Dtype, Feature, Schema
 
-_BLOCK_BYTES = 1 << 19  # of short values, so that a matrix stays in the cache
-_BLOCK_ROWS = 4096  # at most
+_BLOCK_ROWS = 2048  # so that their matrix stays in the cache
 _LONG = 256  # bytes
 _INTEGERS_AT_ONCE = 1 << 15
 
@@ -51,11 +50,9 @@ def encode_examples(schema: Schema, columns: Mapping[str, Column]) -> tuple[np.n
     of records."""
     num_records = _check(schema, columns)
     lists = [_lists(schema.features[name], columns[name]) for name, _ in schema.encoded_keys]
-    short = sum(int(sizes.sum(where=sizes <= _LONG)) for *_, sizes in lists)
-    num_rows = min(_BLOCK_ROWS, _BLOCK_BYTES * num_records // (short + 1) + 1)
     data, sizes = [np.empty(0, np.uint8)], [np.empty(0, np.int64)]
-    for begin in range(0, num_records, num_rows):
-        rows = slice(begin, begin + num_rows)
+    for begin in range(0, num_records, _BLOCK_ROWS):
+        rows = slice(begin, begin + _BLOCK_ROWS)
         block = [Blobs(each.data, each.begins[rows], each.sizes[rows]) for each in lists]
         records, lengths = _block(schema, block)
         data.append(records)
@@ -66,15 +63,11 @@ def encode_examples(schema: Schema, columns: Mapping[str, Column]) -> tuple[np.n
 
 def _check(schema: Schema, columns: Mapping[str, Column]) -> int:
     """The number of records. Raises SchemaError."""
+    check_known(schema, columns)
     counted = [each if isinstance(each, np.ndarray) else each[-1] for each in columns.values()]
     num_records = len(np.atleast_1d(counted[0])) if counted else 0
-    for key in sorted(columns.keys() | schema.features.keys()):
-        if key not in schema.features:
-            raise SchemaError(
-                f"{key!r} is not in schema {schema.name!r} ({', '.join(sorted(schema.features))})."
-            )
+    for key, feature in schema.features.items():
         found = _form(columns[key]) if key in columns else "missing"
-        feature = schema.features[key]
         needed = f"{feature.dtype} {[num_records, *feature.shape]}"
         if found != needed:
             raise SchemaError(f"{key!r} is {found}; schema {schema.name!r} needs {needed}.")

@@ -101,6 +101,16 @@ def test_many_records_are_encoded_to_the_bytes_of_each(table):
     assert records == [encode_example(schema, record(columns, row)) for row in range(num_records)]
 
 
+@pytest.mark.parametrize("dtype", ["int64", "float32"])
+@pytest.mark.parametrize("longest", [1, 40, 5000])
+def test_empty_lists_are_encoded_among_long_ones(dtype, longest):
+    lengths = np.array([0, longest, 1, 0])
+    columns = {"x": Ragged(np.full(lengths.sum(), 1000, dtype), lengths)}
+    schema = Schema("s", {"x": Feature(dtype, (None,))})
+    records = cut(*encode_examples(schema, columns))
+    assert records == [encode_example(schema, record(columns, row)) for row in range(4)]
+
+
 def test_blocks_of_their_usual_sizes_follow_each_other():
     rng = np.random.default_rng(0)
     num_records = 9000
