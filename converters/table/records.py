@@ -8,7 +8,7 @@ import numpy as np
 from converters.table.block_values import Values, named, num_rounded, value_at, values_of
 from converters.table.columns import Column
 from pipeline.errors import Reject, SchemaError
-from pipeline.raw.block import Block
+from pipeline.raw.block import Block, objects
 from pipeline.shards.example import encode_example
 from pipeline.shards.example_block import Blobs, encode_examples
 from pipeline.shards.schema import Schema, TableFormat
@@ -37,9 +37,8 @@ class Records:
     def add_files(self, column: Column, file_of: Callable[[int, Any, str], bytes]) -> None:
         """Adds a column of files. file_of: gets the row, the cell and the kind."""
         cells = self._block.cells(column.name)
-        values = list[Any]()
+        values: list[Any] = [None] * len(self._block)
         for row in range(len(self._block)):
-            values.append(None)
             if row in self.errors:
                 continue
 
@@ -47,8 +46,8 @@ class Records:
                 return file_of(row, cell, kind)
 
             try:
-                cell = named(column.name, cells, row)
-                values[row] = column.value(cell, read, self._format)
+                (cell,) = objects(cells, [row])
+                values[row] = column.value(named(column.name, cell), read, self._format)
             except (ValueError, Reject) as e:
                 self.errors[row] = str(e)
         self._values[column.feature_key] = values

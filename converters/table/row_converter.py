@@ -28,7 +28,7 @@ from converters.table.columns import (
 from converters.table.converter import find_image, is_below
 from converters.table.held_out import class_of, group_of
 from converters.table.records import Records
-from pipeline.raw.block import Block
+from pipeline.raw.block import Block, objects
 from pipeline.raw.blocks import blocks_of
 from pipeline.raw.cells import cell_of, text_cell
 from pipeline.raw.image_files import CUT, NOTES, ToJpeg
@@ -133,7 +133,7 @@ class RowConverter:
             if row in errors:
                 yield "", key
                 continue
-            cells = block.cells_at(row) if has_cells else {}
+            cells = block.row(row).cells if has_cells else {}
             content = contents[row] if self.by_content else ""
             yield class_of(self.columns, cells), group_of(held_out, cells, key, content)
 
@@ -143,11 +143,11 @@ class RowConverter:
         keys = [f"{name}:{line}" for line in block.line.tolist()]
         errors = {**block.errors}
         if self.key_column:
-            cells = block.cells(self.key_column)
-            for row in range(len(block)):
+            cells = objects(block.cells(self.key_column), np.arange(len(block)))
+            for row, cell in enumerate(cells):
                 try:
-                    cell = cell_of(named(self.key_column, cells, row), self.key_column)
-                    keys[row] = text_cell(self.key_column, cell)
+                    found = cell_of(named(self.key_column, cell), self.key_column)
+                    keys[row] = text_cell(self.key_column, found)
                 except ValueError as e:
                     errors.setdefault(row, str(e))
         return keys, errors

@@ -22,7 +22,7 @@ from pipeline.raw.arrow_tables import (
     size_of,
     unit_of,
 )
-from pipeline.raw.block import Block, Cells, ColumnBlock, NumberCells
+from pipeline.raw.block import Block, Cells, NumberCells
 from pipeline.raw.rows import Table
 from pipeline.raw.text_cells import PAD, TextCells
 
@@ -44,7 +44,7 @@ def arrow_blocks(
                 sizes += size
             lines = np.arange(line, line + len(sizes))
             line += len(sizes)
-            yield ColumnBlock(lines, lines, sizes, np.ones_like(sizes), {}, cells, table.of_folders)
+            yield Block(lines, lines, sizes, np.ones_like(sizes), {}, cells, table.of_folders)
 
 
 def _column(

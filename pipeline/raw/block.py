@@ -1,16 +1,15 @@
 """Blocks of rows of a table: the same rows as TableRow, with the cells of a column together."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pipeline.raw.rows import TableRow
 from pipeline.raw.text_cells import TextCells
 
-ABSENT: Any = type("Absent", (), {"__repr__": lambda _: "ABSENT"})()
+ABSENT: Any = type("Absent", (), {})()
 """In place of a cell that a row does not have."""
 
 
@@ -20,115 +19,93 @@ class NumberCells(NamedTuple):
     values: np.ndarray
     nulls: np.ndarray | None = None
 
-    def at(self, i: int) -> float | None:
-        """Cell i."""
-        return None if self.nulls is not None and self.nulls[i] else self.values[i].item()
-
-    def take(self, rows: np.ndarray) -> "NumberCells":
-        """The cells of these rows."""
-        return NumberCells(self.values[rows], None if self.nulls is None else self.nulls[rows])
-
 
 Cells = TextCells | NumberCells | Sequence[Any]
-"""Those of a column, with anything or ABSENT for rows that cannot be read. A sequence has the
-objects."""
+"""Those of a column, with anything for rows that cannot be read. A sequence has the objects, or
+ABSENT."""
 
 
 @dataclass
-class Block(ABC):
+class Block:
     """Some of the rows of a table, one after the other. line, offset, size, lines: int64 [rows], as
-    of TableRow. errors: why rows cannot be read, by number."""
+    of TableRow. errors: why rows cannot be read, by number.
+
+    Its cells are in columns, or in rows. of_folders: in columns, those that folders state."""
 
     line: np.ndarray
     offset: np.ndarray
     size: np.ndarray
     lines: np.ndarray
     errors: Mapping[int, str]
+    columns: Mapping[str, Cells] = field(default_factory=dict)
+    of_folders: Mapping[str, str | None] = field(default_factory=dict)
+    rows: Sequence[Mapping[str, Any]] | None = None
+
+    @classmethod
+    def of(cls, rows: Iterable[TableRow]) -> "Block":
+        """The block of these rows."""
+        rows = [*rows]
+        places = [(row.line, row.offset, row.size, row.lines) for row in rows]
+        line, offset, size, lines = np.array(places, np.int64).reshape(-1, 4).T
+        errors = {i: row.error for i, row in enumerate(rows) if row.error}
+        return cls(line, offset, size, lines, errors, rows=[row.cells for row in rows])
 
     def __len__(self) -> int:
         return len(self.line)
 
-    def take(self, rows: np.ndarray) -> Self:
+    def take(self, rows: np.ndarray) -> "Block":
         """The block of these rows only."""
+        line, offset, size, lines = (
+            each[rows] for each in (self.line, self.offset, self.size, self.lines)
+        )
         errors = {i: self.errors[row] for i, row in enumerate(rows.tolist()) if row in self.errors}
-        places = {name: getattr(self, name)[rows] for name in ("line", "offset", "size", "lines")}
-        return replace(self, errors=errors, **places, **self._taken(rows))
+        columns = {name: _taken(cells, rows) for name, cells in self.columns.items()}
+        of_rows = None if self.rows is None else _taken(self.rows, rows)
+        return Block(line, offset, size, lines, errors, columns, self.of_folders, of_rows)
 
-    @abstractmethod
-    def _taken(self, rows: np.ndarray) -> Mapping[str, Any]:
-        """The other fields of `take`."""
-
-    @abstractmethod
     def cells(self, name: str) -> Cells:
         """The cells of a column."""
-
-    @abstractmethod
-    def cells_at(self, i: int) -> Mapping[str, Any]:
-        """The cells of a row by column."""
-
-    def row(self, i: int) -> TableRow:
-        """A row, as Table.rows has it."""
-        line, offset, size, lines = (
-            int(each[i]) for each in (self.line, self.offset, self.size, self.lines)
-        )
-        return TableRow(line, offset, size, self.cells_at(i), self.errors.get(i, ""), lines)
-
-
-@dataclass
-class ColumnBlock(Block):
-    """Rows that are split into columns. of_folders: the cells of all rows that folders state."""
-
-    columns: Mapping[str, Cells]
-    of_folders: Mapping[str, str | None] = field(default_factory=dict)
-
-    def _taken(self, rows: np.ndarray) -> Mapping[str, Any]:
-        return {"columns": {name: _take(cells, rows) for name, cells in self.columns.items()}}
-
-    def cells(self, name: str) -> Cells:
-        """See Block."""
+        if self.rows is not None:
+            return [row.get(name, ABSENT) for row in self.rows]
         if name in self.of_folders or name not in self.columns:
             return [self.of_folders.get(name, ABSENT)] * len(self)
         return self.columns[name]
 
-    def cells_at(self, i: int) -> Mapping[str, Any]:
-        """See Block."""
-        columns = {} if i in self.errors else self.columns
-        return {name: cell_at(cells, i) for name, cells in columns.items()} | {**self.of_folders}
+    def row(self, i: int) -> TableRow:
+        """A row, as Table.rows has it."""
+        if self.rows is None:
+            columns = {} if i in self.errors else self.columns
+            of_columns = {name: objects(each, [i])[0] for name, each in columns.items()}
+            cells = {**of_columns, **self.of_folders}
+        else:
+            cells = self.rows[i]
+        line, offset, size, lines = (
+            int(each[i]) for each in (self.line, self.offset, self.size, self.lines)
+        )
+        return TableRow(line, offset, size, cells, self.errors.get(i, ""), lines)
 
 
-@dataclass
-class RowBlock(Block):
-    """Rows that are objects."""
-
-    rows: Sequence[Mapping[str, Any]]
-
-    @classmethod
-    def of(cls, rows: Iterable[TableRow]) -> "RowBlock":
-        """The block of these rows."""
-        rows = [*rows]
-        places = [(row.line, row.offset, row.size, row.lines) for row in rows]
-        errors = {i: row.error for i, row in enumerate(rows) if row.error}
-        line, offset, size, lines = np.array(places, np.int64).reshape(-1, 4).T
-        return cls(line, offset, size, lines, errors, [row.cells for row in rows])
-
-    def _taken(self, rows: np.ndarray) -> Mapping[str, Any]:
-        return {"rows": _take(self.rows, rows)}
-
-    def cells(self, name: str) -> Cells:
-        """See Block."""
-        return [row.get(name, ABSENT) for row in self.rows]
-
-    def cells_at(self, i: int) -> Mapping[str, Any]:
-        """See Block."""
-        return self.rows[i]
+def _take(cells: Any, rows: np.ndarray) -> Any:
+    if not isinstance(cells, TextCells | NumberCells):
+        return [cells[row] for row in rows.tolist()]
+    return type(cells)(*(each[rows] if ... else each for each in cells))
 
 
-def _take(cells: Cells, rows: np.ndarray) -> Any:
-    if isinstance(cells, TextCells | NumberCells):
-        return cells.take(rows)
+def _taken(cells: Any, rows: np.ndarray) -> Any:
+    if isinstance(cells, TextCells):
+        places = cells.begin[rows], cells.end[rows]
+        return TextCells(cells.data, *places, None if cells.nulls is None else cells.nulls[rows])
+    if isinstance(cells, NumberCells):
+        return NumberCells(cells.values[rows], None if cells.nulls is None else cells.nulls[rows])
     return [cells[row] for row in rows.tolist()]
 
 
-def cell_at(cells: Cells, i: int) -> Any:
-    """Cell i as an object."""
-    return cells.at(i) if isinstance(cells, TextCells | NumberCells) else cells[i]
+def objects(cells: Cells, rows: Sequence[int] | np.ndarray) -> list[Any]:
+    """The cells of these rows as Python objects."""
+    if not isinstance(cells, TextCells | NumberCells):
+        return [cells[row] for row in rows]
+    items = cells.texts(rows) if isinstance(cells, TextCells) else cells.values[rows].tolist()
+    if cells.nulls is None:
+        return items
+    pairs = zip(items, cells.nulls[rows].tolist(), strict=True)
+    return [None if is_null else item for item, is_null in pairs]

@@ -6,7 +6,6 @@ block: a piece of csv with unusual quotes, a line that is not plain JSON, all ro
 too long to be in memory with others."""
 
 import io
-import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, BinaryIO
@@ -15,7 +14,7 @@ import msgspec
 import numpy as np
 
 from pipeline.raw import rows as one_by_one
-from pipeline.raw.block import Block, ColumnBlock, RowBlock
+from pipeline.raw.block import Block
 from pipeline.raw.csv_block import as_utf8, tokenise
 from pipeline.raw.rows import Table, TableRow, cell_count_error, is_json, with_folders
 from pipeline.raw.text_cells import TextCells
@@ -83,13 +82,18 @@ def _one_by_one(table: Table, rows: Iterable[TableRow]) -> Iterator[Block]:
     group = list[TableRow]()
     num_bytes = 0
     for row in rows:
-        group.append(with_folders(table.of_folders, row))
+        group.append(row)
         num_bytes += row.size
         if len(group) == _ROWS or num_bytes > PIECE_BYTES:
-            yield RowBlock.of(group)
+            yield _block_of(table, group)
             group = []
             num_bytes = 0
-    yield RowBlock.of(group)
+    yield _block_of(table, group)
+
+
+def _block_of(table: Table, rows: Iterable[TableRow]) -> Block:
+    of_folders = table.of_folders
+    return Block.of(with_folders(of_folders, row) for row in rows)
 
 
 def _csv_block(
@@ -113,7 +117,7 @@ def _csv_block(
         name: TextCells(rows.data, rows.begin[:, j], rows.end[:, j]) for j, name in enumerate(names)
     }
     places = rows.line, rows.offset, rows.size, rows.lines
-    block = ColumnBlock(*places, errors, columns, table.of_folders)
+    block = Block(*places, errors, columns, table.of_folders)
     return block, rows.used_bytes, rows.used_lines
 
 
@@ -139,61 +143,35 @@ def _unusual_block(
         if piece.is_over and not last:
             used = row.offset, row.line - 1
             break
-        group.append(with_folders(table.of_folders, row._replace(line=row.line - 1)))
-    return RowBlock.of(group), *used
+        group.append(row._replace(line=row.line - 1))
+    return _block_of(table, group), *used
 
 
 def _json_block(
     table: Table, text: bytes, names: Sequence[str], *, last: bool
 ) -> tuple[Block, int, int]:
     del last  # each line is a row
-    breaks = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n"))
-    starts = np.append(0, breaks + 1)
-    if starts[-1] < len(text):
-        starts = np.append(starts, len(text))
-    used = len(text), len(breaks)
     utf8 = as_utf8(text, table.format.encoding)
-    lines = None if utf8 is None else utf8.split(b"\n")[: len(starts) - 1]
-    if utf8 and lines and not table.of_folders and (rows := _plain_objects(utf8, lines)):
-        ones = np.ones(len(lines), np.int64)
-        return RowBlock(np.arange(len(lines)), starts[:-1], np.diff(starts), ones, {}, rows), *used
-    found = list[TableRow]()
-    bounds = starts.tolist()
-    for line, (begin, end) in enumerate(itertools.pairwise(bounds)):
+    lines = utf8.split(b"\n") if utf8 else ()
+    rows = list[TableRow]()
+    offset = 0
+    for line, data in enumerate(io.BytesIO(text)):
         if lines and (cells := _plain_object(lines[line])):
-            found.append(TableRow(line, begin, end - begin, cells))
+            rows.append(TableRow(line, offset, len(data), cells))
         else:
-            found += (
-                row._replace(line=line, offset=begin)
-                for row in table.rows_from(io.BytesIO(text[begin:end]), names, 0, 0)
-            )
-    return RowBlock.of(with_folders(table.of_folders, row) for row in found), *used
-
-
-def _plain_objects(utf8: bytes, lines: Sequence[bytes]) -> list[dict[str, Any]] | None:
-    """The objects of all lines if each is one, has no others inside, and has no key twice.
-
-    Each key has its own `":`, so that only as many of these as keys prove the last."""
-    try:
-        rows = [*map(_decode, lines)]
-    except _NOT_PLAIN:
-        return None
-    is_plain = {*map(type, rows)} == {dict} and all(rows) and utf8.count(b"{") == len(rows)
-    num_keys = sum(map(len, rows)) if is_plain else -1
-    return rows if utf8.count(b'":') == num_keys and not _SPACED_KEY.search(utf8) else None
+            found = table.rows_from(io.BytesIO(data), names, 0, 0)
+            rows += (row._replace(line=line, offset=offset) for row in found)
+        offset += len(data)
+    return _block_of(table, rows), len(text), text.count(b"\n")
 
 
 def _plain_object(line: bytes) -> dict[str, Any] | None:
-    """The object in a line, if no key is there twice; see _plain_objects."""
+    """The object in a line if it has columns, no key twice, and no others inside.
+
+    Each key has its own `":`, so that only as many of these as keys prove that."""
     try:
         cells = _decode(line)
     except _NOT_PLAIN:
         return None
-    is_plain = type(cells) is dict and not _SPACED_KEY.search(line)
-    return cells if is_plain and line.count(b'":') == _num_keys(cells) else None
-
-
-def _num_keys(value: Any) -> int:
-    if isinstance(value, dict):
-        return len(value) + sum(map(_num_keys, value.values()))
-    return sum(map(_num_keys, value)) if isinstance(value, list) else 0
+    is_plain = type(cells) is dict and line.count(b'":') == len(cells)
+    return cells if is_plain and not _SPACED_KEY.search(line) else None

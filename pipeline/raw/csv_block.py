@@ -69,10 +69,9 @@ def as_utf8(text: bytes, encoding: str) -> bytes | None:
     if text.isascii():
         return text
     try:
-        utf8 = text.decode(encoding).encode()
+        return text.decode(encoding).encode()
     except UnicodeError:
         return None
-    return utf8 if utf8.count(b"\n") == text.count(b"\n") else None
 
 
 def _is_strict(data: np.ndarray, quotes: np.ndarray, delimiter: int, last: bool) -> bool:

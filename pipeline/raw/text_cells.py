@@ -3,6 +3,7 @@
 What is not plain is OTHER: it is left to `cells`, whose rules and error texts these functions never
 restate."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,13 +16,10 @@ _MOST_INTEGER = 18  # digits: within int64
 _EXACT_POWER = 22  # of ten, in float64
 _HIGHEST = 10 ** (_MOST_INTEGER - 16)  # in the third word
 _E_TAIL = 4  # bytes, as in e-05
-_LONGEST = 32  # bytes of texts that are compared in words
 
 _FULL = (1 << 64) - 1
-# by number of bytes: a word's last ones, and its first ones
+# a word's last bytes, by their number
 _LAST = np.array([_FULL << 64 - 8 * n & _FULL for n in range(9)], np.uint64)
-_FIRST = np.array([_FULL >> 64 - 8 * n for n in range(9)], np.uint64)
-_MIX = np.uint64(0x9E3779B97F4A7C15)  # 2**64 by the golden ratio, as is usual
 _POWERS = 10.0 ** np.arange(_EXACT_POWER + 1)
 _WHOLE_POWERS = 10 ** np.arange(_MOST_INTEGER + 1)
 
@@ -35,16 +33,15 @@ class TextCells(NamedTuple):
     end: np.ndarray
     nulls: np.ndarray | None = None
 
-    def at(self, i: int) -> str | None:
-        """Cell i."""
-        if self.nulls is not None and self.nulls[i]:
-            return None
-        return self.data[self.begin[i] : self.end[i]].tobytes().decode()
-
-    def take(self, rows: np.ndarray) -> "TextCells":
-        """The cells of these rows."""
-        nulls = None if self.nulls is None else self.nulls[rows]
-        return TextCells(self.data, self.begin[rows], self.end[rows], nulls)
+    def texts(self, rows: Sequence[int] | np.ndarray) -> list[str]:
+        """The texts of these rows, whatever they are for nulls."""
+        begins, ends = self.begin[rows], self.end[rows]
+        if not len(begins):
+            return []
+        first = int(begins.min())
+        data = self.data[first : ends.max()].tobytes()
+        pairs = zip((begins - first).tolist(), (ends - first).tolist(), strict=True)
+        return [data[begin:end].decode() for begin, end in pairs]
 
 
 class ParsedNumbers(NamedTuple):
@@ -117,7 +114,7 @@ def _exponents(data: np.ndarray, first: np.ndarray, end: np.ndarray) -> tuple[np
         fits &= (e != 0) & (ten >= 0) & (ten < 10) & (one >= 0) & (one < 10)
         last = end.copy()
         last[rows[fits]] -= _E_TAIL
-        power[rows[fits]] = ((10 * ten + one) * (ord(",") - sign))[fits]  # a comma is between them
+        power[rows[fits]] = np.where(sign == ord("-"), -1, 1)[fits] * (10 * ten + one)[fits]
     return last, power
 
 
@@ -167,33 +164,3 @@ def _digits(data: np.ndarray, begin: np.ndarray, end: np.ndarray) -> tuple[np.nd
 def _all(byte: int) -> np.uint64:
     """A word of eight such bytes."""
     return np.uint64(byte * 0x0101010101010101)
-
-
-def distinct(cells: TextCells) -> tuple[np.ndarray, np.ndarray]:
-    """One row of each different cell, and for each row which of them it has."""
-    size = cells.end - cells.begin
-    if cells.nulls is not None:
-        size = np.where(cells.nulls, -1, size)
-    longest = int(size.max(initial=0))
-    if longest > _LONGEST:
-        return _distinct_long(cells)
-    words = [
-        _words(cells.data, np.minimum(cells.begin + 8 * n, len(cells.data) - 8))
-        & _FIRST.take(size - 8 * n, mode="clip")
-        for n in range(-(-longest // 8))
-    ]
-    keys = size.astype(np.uint64)
-    for word in words:
-        keys = (keys ^ (keys >> np.uint64(29))) * _MIX + word
-    _, first, numbers = np.unique(keys, return_index=True, return_inverse=True)
-    same = first[numbers]
-    if any((word != word[same]).any() for word in [size, *words]):  # different ones have one key
-        return _distinct_long(cells)
-    return first, numbers
-
-
-def _distinct_long(cells: TextCells) -> tuple[np.ndarray, np.ndarray]:
-    seen = dict[str | None, int]()
-    numbers = [seen.setdefault(cells.at(i), len(seen)) for i in range(len(cells.begin))]
-    _, first = np.unique(numbers, return_index=True)
-    return first, np.array(numbers, np.int64)

@@ -138,10 +138,27 @@ def test_values_of_json_are_those_of_rows(folder, rows, format, in_columns):
     assert_same_values(Table(str(path), format))
 
 
+@pytest.mark.parametrize("format", FORMATS, ids=range(len(FORMATS)))
+@pytest.mark.parametrize("name", ["t.csv", "t.jsonl", "t.parquet"])
+def test_values_of_odd_texts_are_those_of_rows(folder, name, format):
+    path = folder / name
+    rows = {"a": [*ODD, *NAMES], "b": ["1", *ODD, *NAMES[1:]]}
+    pairs = [*zip(*rows.values(), strict=True)]
+    with path.open("w", newline="") as file:
+        if name == "t.csv":
+            csv.writer(file).writerows([["a", "b"], *pairs])
+        elif name == "t.jsonl":
+            file.writelines(json.dumps({"a": a, "b": b}) + "\n" for a, b in pairs)
+    if name == "t.parquet":
+        parquet.write_table(pa.table(rows), path)
+    assert_same_values(Table(str(path), format))
+
+
 ARROW_KINDS = {
     pa.string(): TEXTS,
     pa.large_string(): TEXTS,
     pa.int64(): st.integers(-(2**63), 2**63 - 1) | st.integers(-2, 2),
+    pa.uint64(): st.integers(0, 2**64 - 1) | st.integers(0, 2),
     pa.int8(): st.integers(-2, 7),
     pa.float64(): st.floats() | st.integers(-9, 9).map(float),
     pa.float32(): st.floats(width=32),

@@ -15,7 +15,7 @@ from sweep import examples
 
 from pipeline.raw import blocks as module
 from pipeline.raw import rows as rows_module
-from pipeline.raw.block import ColumnBlock, NumberCells, cell_at
+from pipeline.raw.block import ABSENT, NumberCells, objects
 from pipeline.raw.blocks import blocks_of
 from pipeline.raw.rows import Table
 from pipeline.raw.text_cells import TextCells
@@ -49,7 +49,7 @@ def assert_same(table, columns=None, units=None):
     for block in found:
         for i in range(len(block)):
             for name, cell in block.row(i).cells.items():
-                assert repr(cell_at(block.cells(name), i)) == repr(cell)
+                assert repr(objects(block.cells(name), [i])) == repr([cell])
     return found
 
 
@@ -92,22 +92,34 @@ def test_blocks_of_csv_have_the_rows_that_are_read_one_by_one(
                 list(table.rows())
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'a\n1\n"open\n2', 'a\n"open', 'a,b\n"1",2\n3,"open\n\n4', 'a\n"x"\n"y\n"\n', 'a\n5"\n"x"\n', 'a\n\r\n1\r\n', 'a,b\n1,2\r\n3\r\n',
+        'a\n"\ufeffx"\n', 'a\n\ufeffx\n', '\ufeffa\n1', 'a,b\nØ,"n\n名"\n3,4', 'a,b\n1,""\n"",""\n', 'a,b\n"""",""""""\n"a""",x', "sep=,\na,b\n1,2",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("num_bytes", [1, 3, 7, 1 << 19])
+def test_blocks_of_odd_csv_have_the_rows_that_are_read_one_by_one(
+    write, text, num_bytes, monkeypatch
+):
+    monkeypatch.setattr(module, "PIECE_BYTES", num_bytes)
+    for encoding in ("utf-8", "latin-1", "cp1252"):
+        assert_same(Table(write(text.encode(), "t.csv"), TableFormat(encoding=encoding)))
+
+
 def test_usual_csv_is_read_in_columns(write):
-    text = 'a,b\n1,"x, y"\n2,"q""r"\r\n3\n\n"4\n5",Ø\n'
+    text = 'a,b\n"1","x, y"\n2,"q""r"\r\n3\n\n"4\n5",Ø\n'
     (block,) = assert_same(Table(write(text.encode(), "t.csv")))
-    assert isinstance(block, ColumnBlock)
+    assert block.rows is None
     assert block.errors == {2: "1 cells; the header has 2"}
-    assert [block.cells("b").at(i) for i in (0, 1, 3)] == ["x, y", 'q"r', "Ø"]
+    assert block.cells("b").texts([0, 1, 3]) == ["x, y", 'q"r', "Ø"]
 
 
 @pytest.mark.parametrize("delimiter", [";", "\t", "|", " ", "§", "5", "."])
 def test_blocks_of_csv_with_other_delimiters(write, delimiter):
     text = delimiter.join("ab") + "\n" + delimiter.join(["1", "x y"]) + "\n"
     assert_same(Table(write(text.encode(), "t.csv"), TableFormat(delimiter)))
-
-
-def test_blocks_begin_after_the_line_that_excel_reads(write):
-    assert_same(Table(write(b"sep=,\na,b\n1,2\n", "t.csv")))
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
@@ -165,11 +177,11 @@ def test_blocks_of_any_json_have_the_rows_that_are_read_one_by_one(write, rows, 
     assert_same(Table(write(text.encode(errors="surrogatepass"), "t.jsonl")))
 
 
-def test_plain_json_is_decoded_together(write, monkeypatch):
-    monkeypatch.setattr(module, "_plain_object", None)
-    table = Table(write(b'{"a": 1, "b": "12:30"}\n{"a": 2}\n', "t.jsonl"))
-    (block,) = assert_same(table)
-    assert block.cells("b") == ["12:30", module.RowBlock.cells(block, "b")[1]]
+def test_plain_json_is_not_read_line_by_line(write, monkeypatch):
+    monkeypatch.setattr(rows_module, "_parse_json", None)
+    (block,) = blocks_of(Table(write(b'{"a": 1, "b": "12:30"}\n{"a": [2]}\n', "t.jsonl")))
+    assert block.cells("a") == [1, [2]]
+    assert block.cells("b") == ["12:30", ABSENT]
 
 
 def arrow_table(n):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from sweep import SWEEP
 
-from pipeline.raw import text_cells
 from pipeline.raw.text_cells import EMPTY, FLOAT, INTEGER, OTHER, PAD, TextCells, parse_numbers
 
 INTEGERS = re.compile(r"-?(0|[1-9]\d{0,17})", re.ASCII)
@@ -93,10 +92,3 @@ def test_floats_near_the_middle_of_two_float32_round_as_those_of_python(seed):
     kinds = assert_parsed(texts)
     assert OTHER in kinds
     assert (kinds == FLOAT).mean() > 0.2
-
-
-def test_different_cells_with_one_key_are_told_apart(monkeypatch):
-    monkeypatch.setattr(text_cells, "_MIX", np.uint64(0))
-    for texts in (["a23456789b", "x23456789b", "a23456789b"], ["x" * 40, "y" * 40, "x" * 40]):
-        first, numbers = text_cells.distinct(cells_of(texts))
-        assert (first.tolist(), numbers.tolist()) == ([0, 1], [0, 1, 0])
