@@ -51,7 +51,8 @@ def num_rounded(
     good = _readable(block)
     good[[*errors]] = False
     if isinstance(values, np.ndarray):
-        good &= (np.abs(values.reshape(len(block), -1)) >= MOST_EXACT).any(axis=1)
+        large = np.abs(values) >= MOST_EXACT
+        good &= large.any(axis=1) if column.parts else large
     rows = np.flatnonzero(good)
     names = column.parts or [column.name]
     columns = [objects(block.cells(name), rows) for name in names] if len(rows) else []
