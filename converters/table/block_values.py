@@ -122,9 +122,8 @@ def _filled(values: Any, rows: np.ndarray, results: Sequence[Any], numbers: np.n
         by_row = dict(zip(rows.tolist(), numbers.tolist(), strict=True))
         count = len(values.sizes) if isinstance(values, Blobs) else len(values)
         return [results[by_row[row]] if row in by_row else None for row in range(count)]
-    dtype = np.float64 if values.dtype == np.float32 else values.dtype
-    numbers_of_results = [0 if each is None else each for each in results]
-    values[rows] = np.array(numbers_of_results, dtype).reshape(-1)[numbers]
+    found = [0 if each is None else each for each in results]
+    values[rows] = np.array(found, values.dtype)[numbers]
     return values
 
 

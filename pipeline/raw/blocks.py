@@ -151,21 +151,26 @@ def _json_block(
     table: Table, text: bytes, names: Sequence[str], *, last: bool
 ) -> tuple[Block, int, int]:
     del last  # each line is a row
+    lines = [*io.BytesIO(text)]
     utf8 = as_utf8(text, table.format.encoding)
-    lines = utf8.split(b"\n") if utf8 else ()
+    plain: list[Any] = [*map(_plain_object, io.BytesIO(utf8))] if utf8 else [None] * len(lines)
+    sizes = np.fromiter(map(len, lines), np.int64, len(lines))
+    offsets = np.cumsum(sizes) - sizes
+    used = len(text), text.count(b"\n")
+    if all(plain) and not table.of_folders:
+        numbers, ones = np.arange(len(lines)), np.ones(len(lines), np.int64)
+        return Block(numbers, offsets, sizes, ones, {}, rows=plain), *used
     rows = list[TableRow]()
-    offset = 0
-    for line, data in enumerate(io.BytesIO(text)):
-        if lines and (cells := _plain_object(lines[line])):
-            rows.append(TableRow(line, offset, len(data), cells))
+    for line, (cells, offset) in enumerate(zip(plain, offsets.tolist(), strict=True)):
+        if cells:
+            rows.append(TableRow(line, offset, len(lines[line]), cells))
         else:
-            found = table.rows_from(io.BytesIO(data), names, 0, 0)
+            found = table.rows_from(io.BytesIO(lines[line]), names, 0, 0)
             rows += (row._replace(line=line, offset=offset) for row in found)
-        offset += len(data)
-    return _block_of(table, rows), len(text), text.count(b"\n")
+    return _block_of(table, rows), *used
 
 
-def _plain_object(line: bytes) -> dict[str, Any] | None:
+def _plain_object(line: bytes) -> Mapping[str, Any] | None:
     """The object in a line if it has columns, no key twice, and no others inside.
 
     Each key has its own `":`, so that only as many of these as keys prove that."""

@@ -97,9 +97,7 @@ def _scaled(digits: np.ndarray, power: np.ndarray) -> tuple[np.ndarray, np.ndarr
     floats = np.where(power < 0, exact / factor, exact * factor)
     beyond_float32 = floats.view(np.int64) & ((1 << 29) - 1)
     near_middle = np.abs(beyond_float32 - (1 << 28)) <= 8
-    is_small = (floats < 2.0**-120) & (digits > 0)  # float32 may have fewer bits
-    is_rounded = (digits > 2**53) & (near_middle | is_small)
-    return floats, (np.abs(power) <= _EXACT_POWER) & ~is_rounded
+    return floats, (np.abs(power) <= _EXACT_POWER) & ~((digits > 2**53) & near_middle)
 
 
 def _exponents(data: np.ndarray, first: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -108,10 +106,10 @@ def _exponents(data: np.ndarray, first: np.ndarray, end: np.ndarray) -> tuple[np
     rows = np.flatnonzero(data.take(at) | 32 == ord("e"))
     last, power = end, np.zeros(len(end), np.int64)
     if len(rows):
-        e, sign, ten, one = (data.take(at[rows] + n).astype(np.int64) for n in range(_E_TAIL))
+        sign, ten, one = (data.take(at[rows] + n).astype(np.int64) for n in (1, 2, 3))
         ten, one = ten - ord("0"), one - ord("0")
         fits = (end[rows] - at[rows] == _E_TAIL) & ((sign == ord("+")) | (sign == ord("-")))
-        fits &= (e != 0) & (ten >= 0) & (ten < 10) & (one >= 0) & (one < 10)
+        fits &= (ten >= 0) & (ten < 10) & (one >= 0) & (one < 10)
         last = end.copy()
         last[rows[fits]] -= _E_TAIL
         power[rows[fits]] = np.where(sign == ord("-"), -1, 1)[fits] * (10 * ten + one)[fits]

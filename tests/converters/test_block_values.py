@@ -154,6 +154,38 @@ def test_values_of_odd_texts_are_those_of_rows(folder, name, format):
     assert_same_values(Table(str(path), format))
 
 
+OBJECT_LISTS = (
+    [0.0, -0.0, 0.5, float("nan"), 1e300, 16777217.0], [1, True, 1.0, "1", "1.0", None, False, 0, -0.0], [2**63, 2**53 + 1, -(2**63), 2**24, 7],
+    [2**53 + 1, 0.5], [10**400, 1], [True, False, None], ["", "a\0", "\ud800", "Oslo"], [[1, 2], [], ["1"], [0.5, None], "7", 7], [{"a": 1}, "x"],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=range(len(FORMATS)))
+@pytest.mark.parametrize("cells", OBJECT_LISTS, ids=range(len(OBJECT_LISTS)))
+def test_values_of_odd_objects_are_those_of_rows(folder, cells, format):
+    path = folder / "t.jsonl"
+    rows = [{"a": cell, "b": cells[-i]} for i, cell in enumerate(cells)]
+    for more in ([], [{"b": 1}, {"a": 1}]):
+        path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, *more]))
+        assert_same_values(Table(str(path), format))
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=range(len(FORMATS)))
+def test_values_of_large_numbers_of_parquet_are_those_of_rows(folder, format):
+    path = str(folder / "t.parquet")
+    for kind, numbers in (
+        (pa.uint64(), [2**64 - 1, 2**63, 1, None]),
+        (pa.int64(), [2**63 - 1, -(2**63), 2**53 + 1, 2**24 + 1, None, 0]),
+        (
+            pa.float64(),
+            [2.0**63, 1e300, 16777216.4, -0.0, 0.0, float("nan"), 3.4028235677973366e38, None],
+        ),
+    ):
+        column = pa.array(numbers, kind)
+        parquet.write_table(pa.table({"a": column, "b": column[::-1]}), path)
+        assert_same_values(Table(path, format))
+
+
 ARROW_KINDS = {
     pa.string(): TEXTS,
     pa.large_string(): TEXTS,
