@@ -80,7 +80,7 @@ def _values(column: Column, block: Block, format: TableFormat) -> tuple[Any, Map
     rows = np.flatnonzero(_readable(block) & ~is_plain)
     if not len(rows):
         return values, {}
-    first, numbers = _different(objects(cells, rows))
+    first, numbers = different(objects(cells, rows))
     results = list[Any]()
     texts = list[str]()
     for cell in first:
@@ -95,8 +95,8 @@ def _values(column: Column, block: Block, format: TableFormat) -> tuple[Any, Map
     return _filled(values, rows, results, np.array(numbers)), errors
 
 
-def _different(cells: Sequence[Any]) -> tuple[Sequence[Any], Sequence[int]]:
-    """The different cells, and which of them each is."""
+def different(cells: Sequence[Any]) -> tuple[Sequence[Any], Sequence[int]]:
+    """The different cells, in order, and which of them each is."""
     keys = cells
     if {*map(type, cells)} != {str}:
         keys = [_key(cell, i) for i, cell in enumerate(cells)]
@@ -226,7 +226,7 @@ def _contents(column: Column, block: Block, format: TableFormat) -> list[str]:
     plain = values.tolist() if isinstance(values, np.ndarray) else values
     contents = [f"({column.name!r}, [{value!r}])" for value in plain]
     rows = np.flatnonzero(~is_plain)
-    first, numbers = _different(objects(cells, rows))
+    first, numbers = different(objects(cells, rows))
     found = [content(named(column.name, cell)) for cell in first]
     for row, number in zip(rows.tolist(), numbers, strict=True):
         contents[row] = found[number]

@@ -63,6 +63,19 @@ class Block:
         of_rows = None if self.rows is None else _taken(self.rows, rows)
         return Block(line, offset, size, lines, errors, columns, self.of_folders, of_rows)
 
+    @property
+    def names(self) -> list[str]:
+        """The columns, in the order in which rows have them."""
+        if self.rows is None:
+            return [*self.columns, *self.of_folders]
+        return list(dict.fromkeys(name for row in self.rows for name in row))
+
+    def rows_with(self, name: str) -> np.ndarray:
+        """int64: the rows that may have cells in a column."""
+        rows = np.arange(len(self))
+        has_all = self.rows is not None or name in self.of_folders or not self.errors
+        return rows if has_all else np.delete(rows, [*self.errors])
+
     def cells(self, name: str) -> Cells:
         """The cells of a column."""
         if self.rows is not None:
@@ -73,22 +86,16 @@ class Block:
 
     def row(self, i: int) -> TableRow:
         """A row, as Table.rows has it."""
-        if self.rows is None:
-            columns = {} if i in self.errors else self.columns
-            of_columns = {name: objects(each, [i])[0] for name, each in columns.items()}
-            cells = {**of_columns, **self.of_folders}
-        else:
+        cells = self.of_folders
+        if self.rows is not None:
             cells = self.rows[i]
+        elif i not in self.errors:
+            of_columns = {name: objects(each, [i])[0] for name, each in self.columns.items()}
+            cells = {**of_columns, **self.of_folders}
         line, offset, size, lines = (
             int(each[i]) for each in (self.line, self.offset, self.size, self.lines)
         )
         return TableRow(line, offset, size, cells, self.errors.get(i, ""), lines)
-
-
-def _take(cells: Any, rows: np.ndarray) -> Any:
-    if not isinstance(cells, TextCells | NumberCells):
-        return [cells[row] for row in rows.tolist()]
-    return type(cells)(*(each[rows] if ... else each for each in cells))
 
 
 def _taken(cells: Any, rows: np.ndarray) -> Any:

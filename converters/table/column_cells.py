@@ -1,0 +1,265 @@
+"""What the cells of a column hold: which kind of feature, which classes, what was seen of it."""
+
+import contextlib
+import re
+from collections.abc import Collection, Sequence, Set
+from decimal import Decimal
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from converters.images.image_archives import IMAGE_SUFFIXES
+from converters.table.block_values import different
+from converters.table.columns import KINDS, ONE_LINE, SKIP, Column
+from pipeline.errors import LabelError, OptionError
+from pipeline.raw.block import ABSENT, Cells, objects
+from pipeline.raw.cells import (
+    RESOLUTIONS,
+    SPELLINGS,
+    class_cells,
+    is_blank,
+    is_int64,
+    without_fraction,
+)
+from pipeline.raw.rows import Table
+from pipeline.raw.text_cells import OTHER, TextCells, parse_numbers
+from pipeline.shards.schema import TableFormat
+
+_MAX_CLASSES = 100_000
+_FEW_VALUES = (
+    1000  # of texts: up to here, and if each occurs twice on average, they are taken for classes
+)
+_TEXT = OTHER + 1  # among plain kinds
+_LONGEST_SUFFIX = max(map(len, IMAGE_SUFFIXES))
+_IN_NO_NUMBER = np.array(
+    [33 <= byte < 127 and chr(byte) not in "0123456789+-.,eE" for byte in range(256)]
+)
+
+
+def _in_order(names: Collection[str]) -> tuple[str, ...]:
+    """Names of classes, sorted; by number if all are integers."""
+    integers = all(re.fullmatch(r"0|-?[1-9][0-9]{0,17}", name) for name in names)
+    return tuple(sorted(names, key=int) if integers else sorted(names))
+
+
+def _spelled_once(values: Set[str]) -> Set[str]:
+    """The values, with True and False for their spellings where there are several. 1 and 0 are
+    spellings beside others, unless there are more numbers."""
+    numbers = {*filter(_NUMBER.fullmatch, values)}
+    truths = {value for value in values if without_fraction(value) in SPELLINGS}
+    if truths <= numbers or not numbers <= truths:
+        truths -= numbers
+    names = {SPELLINGS[without_fraction(truth)][0] for truth in truths}
+    return values if len(names) == len(truths) else (values - truths) | names
+
+
+class ColumnCells:
+    """What the cells of a column hold. kind: None to guess it. separator: see Column."""
+
+    def __init__(self, kind: str | None, separator: str | None) -> None:
+        self.kind = kind
+        self.separator = separator
+        self.most = _MAX_CLASSES if kind == "category" else _FEW_VALUES
+        self.kinds = set[str]()
+        self.with_bools, self.with_others = set[str](), set[str]()  # tables
+        self.units = set[str]()
+        self.lengths = set[int | None]()
+        self.values = set[str]()
+        self.shown = dict[str, str]()
+        self.count = 0
+        self.blank = 0
+        self.marked = 0
+        self.classes = ()
+
+    def add(
+        self,
+        cell: Any,
+        table: Table,
+        *,
+        text: bool,
+        show: bool = True,
+        typed: bool = False,
+        times: int = 1,
+    ) -> None:
+        """Adds a cell of a table, or several equal ones. text: whether it is from csv, in which
+        numbers are texts, too. show: False for a made-up example of the column's type, which may
+        have a unit. typed: whether the table has such examples. A tuple has the names of the
+        column's classes."""
+        if isinstance(cell, tuple):
+            self.kind = self.kind or "category"
+            self.classes = cell
+            return
+        is_list = isinstance(cell, list)
+        items: Sequence[Any] = cell if is_list else (cell,)
+        if self.separator:
+            items = ()
+            with contextlib.suppress(ValueError):  # the conversion reports it
+                items = class_cells("", cell, self.separator)
+        has_value = False
+        for item in items:
+            kind = _kind(item, table.format, text=text)
+            self.kinds.add(kind)
+            if kind:
+                (self.with_bools if kind == _BOOL else self.with_others).add(table.uri)
+            has_value = has_value or bool(kind)
+            if kind in ("int64", "float32", _BOOL) and not (show and typed):
+                self.units.add("" if show else getattr(item, "unit", ""))
+            if show:
+                self._count(item, kind, times)
+            elif kind == _BOOL and not self.kind:
+                self.values.add(str(item))  # its rows are not read
+        if is_list or has_value:
+            self.lengths.add(len(items) if is_list else None)
+
+    def add_all(self, cells: Cells, rows: np.ndarray, table: Table, **of_table: bool) -> None:
+        """Adds the cells of these rows of a block: each different one once, as one takes 5 us; if
+        the column has more values than matter, one of each plain kind. of_table: see add."""
+        found = list[tuple[int, Any, int]]()  # first row, cell, times
+        is_full = len(self.values) > self.most and not (self.kind or self.separator)
+        if is_full and isinstance(cells, TextCells) and table.format.keeps_numbers:
+            kinds = plain_kinds(cells, table.format)[rows]
+            alike = np.unique(kinds, return_index=True, return_counts=True)
+            for kind, first, times in zip(*(each.tolist() for each in alike), strict=True):
+                if kind != OTHER:
+                    found.append((first, objects(cells, rows[[first]])[0], times))
+            rows = rows[kinds == OTHER]
+        items, numbers = different(objects(cells, rows))
+        _, firsts, counts = np.unique(numbers, return_index=True, return_counts=True)
+        found += zip(firsts.tolist(), items, counts.tolist(), strict=True)
+        for _, cell, times in sorted(found, key=itemgetter(0)):
+            if cell is not ABSENT:
+                self.add(cell, table, times=times, **of_table)
+
+    def _count(self, item: Any, kind: str, times: int) -> None:
+        if not kind:
+            is_empty = is_blank(item)
+            self.blank += is_empty * times
+            self.marked += (not is_empty) * times
+        # the first of each kind, so that what turns numbers into texts is seen
+        elif len(self.shown) < 2 or kind not in self.shown.values():
+            self.shown.setdefault(str(item)[:20], kind)
+        if len(self.values) <= self.most and type(item) in (str, int, bool):
+            value = str(item).strip()
+            self.values.update([value] * bool(value))
+            self.count += bool(value) * times
+
+    def column(self, name: str) -> Column:
+        """The column with these cells. Raises OptionError if no feature can hold it, LabelError."""
+        kind = self.kind or self._guessed()
+        if kind == SKIP:
+            return Column(name, SKIP)
+        lists = self.lengths - {None}
+        times = self.units - {""}
+        unit = min(times, key=lambda unit: RESOLUTIONS[unit.split(" ")[0]], default="")
+        alike = len({unit.partition(" ")[2] for unit in self.units}) == 1
+        if times and not (alike and kind in ("int64", "float32")):
+            others = {kind} - {"int64", "float32"}
+            kind = " and ".join(sorted({unit or "int64" for unit in self.units} | others))
+        if kind not in KINDS or (lists and lists != self.lengths and not self.separator):
+            raise OptionError(
+                f"the column {name!r} holds {kind}{', alone and in lists' * bool(lists)}. A "
+                f"feature holds values of one kind ({', '.join(KINDS[:-1])}), or lists of them. To "
+                f"leave it out: --columns {name}={SKIP}."
+            )
+        if kind == "category" and len(self.values) > self.most:
+            raise LabelError(
+                f"{name!r} has over {_MAX_CLASSES:,} different values. Is it a class? Otherwise "
+                f"give --columns {name}=text, or --target-columns for numbers. For more classes, "
+                "list them in a --label-file."
+            )
+        names = ()
+        if kind == "category":
+            spelled = _spelled_once(self.values)
+            bools, others = self.with_bools - self.with_others, self.with_others - self.with_bools
+            if bools and others and spelled - SPELLINGS.keys() and _TRUTH not in self.kinds:
+                raise OptionError(
+                    f"the column {name!r} has true or false in {min(bools)}, but other classes in "
+                    f"{min(others)}. Write the same classes in both, or leave it out: --columns "
+                    f"{name}={SKIP}."
+                )
+            whole = {value: without_fraction(value) for value in spelled}
+            values = [v for v in spelled if whole[v] == v or whole[v] not in spelled]
+            names = self.classes or _in_order([*filter(ONE_LINE.fullmatch, values)])
+        shape = (lists.pop() if len(lists) == 1 else None,) if lists else ()
+        return Column(name, kind, shape, names, unit=unit)
+
+    def _guessed(self) -> str:
+        """A kind, or a description of what no kind holds."""
+        kinds = {_GUESSED.get(kind, kind) for kind in self.kinds} - {""}
+        if _CODE in kinds or (_BIG in kinds and "float32" not in kinds):
+            kinds = kinds - {_CODE, _BIG, "int64", "float32"} | {"text"}
+        kinds = {"float32" if kind == _BIG else kind for kind in kinds}
+        if len(kinds) == 1 and kinds != {"text"}:
+            return kinds.pop()
+        if kinds == {"int64", "float32"}:
+            return "float32"
+        if not kinds <= {"int64", "float32", "text", "image"}:
+            return " and ".join(sorted(kinds))
+        few = len(_spelled_once(self.values)) <= min(self.most, self.count // 2) and all(
+            map(ONE_LINE.fullmatch, self.values)
+        )
+        return "category" if self.values and few else "text"
+
+    @property
+    def seen(self) -> str:
+        """What was seen of its cells, such as " (Oslo, Rome; 3 missing)", so that a wrong guess is
+        noticed."""
+        kind = self.kind or self._guessed()
+        missing = self.blank + self.marked * (kind in ("int64", "float32"))
+        seen = [", ".join(self.shown)] * bool(self.shown)
+        seen += [f"{missing:,} missing"] * bool(missing)
+        return f" ({'; '.join(seen)})" if seen else ""
+
+
+_NUMBER = re.compile(r"([+-]?)(\d+|(?=\.\d))(\.\d*)?([eE][+-]?\d+)?")
+_CODE, _BIG = "codes of digits", "digits beyond int64"
+_BOOL, _TRUTH = "true and false", "their spellings"
+_GUESSED = {_BOOL: "int64", _TRUTH: "text"}
+
+
+def _kind(cell: Any, format: TableFormat, *, text: bool) -> str:
+    """One of KINDS, "" for an empty cell, or what no feature can hold."""
+    number = format.number(cell)
+    if number is None:
+        return ""
+    if isinstance(cell, str):
+        if text and (match := _NUMBER.fullmatch(number)):
+            return _kind_of_number(*match.groups())
+        cell = cell.strip()
+        if cell in SPELLINGS and cell.isalpha():
+            return _TRUTH
+        return "image" if cell.lower().endswith(IMAGE_SUFFIXES) else "text"
+    if isinstance(cell, bool):
+        return _BOOL
+    if isinstance(cell, int):
+        return "int64" if is_int64(cell) else "integers beyond int64"
+    if isinstance(cell, dict):
+        return "image" if cell.keys() <= {"bytes", "path"} else "nested columns"
+    return {float: "float32", Decimal: "float32", bytes: "bytes"}.get(type(cell), "nested lists")
+
+
+def _kind_of_number(sign: str, whole: str, fraction: str | None, exponent: str | None) -> str:
+    """Of digits that a number would not keep, as in 00501, +39 or 20 of them, a code."""
+    if fraction or exponent or not whole.isascii():
+        return "float32"
+    if sign == "+" or (whole[0] == "0" and len(whole) > 1):
+        return _CODE
+    return "int64" if len(whole) <= 19 and is_int64(int(sign + whole)) else _BIG
+
+
+def plain_kinds(cells: TextCells, format: TableFormat) -> np.ndarray:
+    """uint8 [rows]: the kinds of parse_numbers, and _TEXT for texts that are sure to be neither
+    numbers nor images, nor to mean a missing value."""
+    kinds = parse_numbers(cells, format.decimal).kinds
+    longest = max(map(len, map(str.encode, (*SPELLINGS, *format.missing_values))))
+    rows = np.flatnonzero(
+        (kinds == OTHER) & (cells.end - cells.begin > max(longest, _LONGEST_SUFFIX))
+    )
+    if len(rows):
+        begin, end = cells.begin[rows], cells.end[rows]
+        bounds = np.stack([begin, end], axis=1).reshape(-1)
+        has_letter = np.logical_or.reduceat(_IN_NO_NUMBER[cells.data], bounds)[::2]
+        tail = cells.data[end[:, None] - np.arange(1, _LONGEST_SUFFIX + 1)]
+        kinds[rows[has_letter & (tail != ord(".")).all(axis=1)]] = _TEXT
+    return kinds
