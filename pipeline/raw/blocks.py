@@ -22,6 +22,7 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import uncompressed
 
 PIECE_BYTES = 1 << 19  # of a table of few columns; its arrays take about ten times as much
+_FEW_BYTES = 1 << 13  # of text with unusual quotes that is not tried in parts
 _NARROW = 10  # columns; with more, pieces are larger, so that they have thousands of rows, too
 _WIDEST = 8
 _ROWS = 4096  # of a block that was read row by row
@@ -65,10 +66,10 @@ def _text_blocks(
         block.line += line + 1
         block.offset += offset
         yield block
-        if not more:
-            return
         rest = piece[used_bytes:]
-        num_bytes = usual_bytes if used_bytes else len(piece)
+        if not more and not rest:
+            return
+        num_bytes = max(usual_bytes - len(rest), 1) if used_bytes else len(piece)
         offset += used_bytes
         line += used_lines
 
@@ -93,7 +94,7 @@ def _one_by_one(table: Table, rows: Iterable[TableRow]) -> Iterator[Block]:
 
 def _block_of(table: Table, rows: Iterable[TableRow]) -> Block:
     of_folders = table.of_folders
-    return Block.of(with_folders(of_folders, row) for row in rows)
+    return Block.of([with_folders(of_folders, row) for row in rows] if of_folders else rows)
 
 
 def _csv_block(
@@ -110,6 +111,11 @@ def _csv_block(
         last=last,
     )
     if rows is None:
+        cut = text.rfind(b"\n", 0, len(text) // 4) + 1
+        if cut > _FEW_BYTES:
+            found = _csv_block(table, text[:cut], names, last=False)
+            if found[1]:
+                return found
         return _unusual_block(table, text, names, last=last)
     bad = np.flatnonzero(rows.counts != len(names)).tolist()
     errors = {i: cell_count_error(int(rows.counts[i]), len(names)) for i in bad}
@@ -143,8 +149,10 @@ def _unusual_block(
         if piece.is_over and not last:
             used = row.offset, row.line - 1
             break
-        group.append(row._replace(line=row.line - 1))
-    return _block_of(table, group), *used
+        group.append(row)
+    block = _block_of(table, group)
+    block.line -= 1
+    return block, *used
 
 
 def _json_block(

@@ -85,6 +85,7 @@ def test_blocks_of_csv_have_the_rows_that_are_read_one_by_one(
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "PIECE_BYTES", num_bytes)
+        patch.setattr(module, "_FEW_BYTES", num_bytes // 8)
         try:
             assert_same(table)
         except rows_module.RawDataError as e:
@@ -104,6 +105,7 @@ def test_blocks_of_odd_csv_have_the_rows_that_are_read_one_by_one(
     write, text, num_bytes, monkeypatch
 ):
     monkeypatch.setattr(module, "PIECE_BYTES", num_bytes)
+    monkeypatch.setattr(module, "_FEW_BYTES", 2)
     for encoding in ("utf-8", "latin-1", "cp1252"):
         assert_same(Table(write(text.encode(), "t.csv"), TableFormat(encoding=encoding)))
 
