@@ -95,10 +95,11 @@ class _Found:
                 self.columns[name].add(cell, table, text=text, show=False, typed=True)
         for block in blocks_of(table, unknown):
             self._add_rows(table, block)
-            for name in filter(self._is_judged, block.names):
+            for name in block.names:
                 of_table = {"text": is_text or name in of_folders, "typed": name in known}
                 rows = block.rows_with(name)
-                self.columns[name].add_all(block.cells(name), rows, table, **of_table)
+                if len(rows) and self._is_judged(name):
+                    self.columns[name].add_all(block.cells(name), rows, table, **of_table)
 
     def _kind_of(self, name: str) -> str | None:
         return self._kinds.get(name, SKIP if _is_index(name, self._kinds) else self._kinds.get(ALL))

@@ -129,7 +129,6 @@ def test_too_many_in_several_tables_are_not_listed_and_the_list_of_a_finished_ru
 
 ROWS = 30_000  # far more than are allowed
 READERS = {
-    "columns": (Table, "rows", table_to_gcs, (), 1001),
     "images": (Table, "rows", table_to_gcs, ("--image-column=a",), 3 * 4096),
     # the window in which the limit is exceeded, and the next one, which is read ahead
     "documents": (text_converter, "documents", text_to_gcs, ("--text-column=a",), 2002),
