@@ -129,55 +129,55 @@ def imagenet_for_tfds(raw):
 UNCHANGED = {
     image_folders: (
         {
-            "train": "132fa69ef9445d040d8b5ee97e402a15",
-            "validation": "1d23f4d648a377fb2acec2247d9fc84c",
+            "train": "1cea89a56af31202e846ad4b610f05d5",
+            "validation": "a5ae831a7cf70d6246be386cd7251d1f",
         },
         "74b14fe07c8eb032ad38d2fb97ef6ea98804b0b81fb95c187fc4b81ba10b25db",
     ),
     one_set_of_folders: (
         {
-            "train": "a8c68320ae7f0739eb589c3d73e4991a",
-            "validation": "892fb2cc612a0943342673abe0aff912",
+            "train": "5f651a9b3e5138d00cc1ba25c04409e4",
+            "validation": "abd2ec38406c14e1f9a39f495ca7c0a8",
         },
         "7a91f6d73b377fe825eceb9fe9f8bc25fc4ec276b03245e0740727183d09d4f6",
     ),
-    folders_with_a_png: ({"train": "31ef27bea1dd2afe0a71532fbcada012"}, None),
+    folders_with_a_png: ({"train": "9dbfe8975bc44522f4037ed4fde1b76d"}, None),
     a_table: (
-        {"train": "72ca58e4f9334ef60415a5ceb03b1c29"},
+        {"train": "3308b178a8e4ce32e2fefd5a8a2a4d6a"},
         "2322ea5dfad7ac4924a0df24664bd4cac826fe21c089b5d6f1dcd1ba5a242248",
     ),
     a_table_of_several_labels: (
-        {"train": "1940859ac6172b369d297e49837a09f4"},
+        {"train": "8f2cb2491a7d1ebba99576b4e3975850"},
         "716171106c65e38db46e835eb4fa5cf755366d36e2473ba95594883f3b79847c",
     ),
     a_table_of_numbers: (
-        {"train": "c869324d5b2983754601ca84d92930d4"},
+        {"train": "afdb9cfdea6daa06859f1b43fa77babe"},
         "1c7b5add184a55d9258c653fac20d9ee58e2c8e2beb3f83d9a883afc825b8a89",
     ),
     rows_of_all_kinds: (
-        {"train": "fee1178d752237f8109245066c519016"},
+        {"train": "46c913ad1686d617f417f17c5aff5e3d"},
         "16fce617146562d212f942f3f946d6829c1090801ab22b89c754af9cca440a13",
     ),
     rows_without_keys: (
         {
-            "train": "588ff75f01c941b2a1831fc395699c65",
-            "validation": "76cb1c7067b787c64718f02582f22ae8",
+            "train": "aa7510d0a923b1ef2876eeabb0b52df9",
+            "validation": "7865afaf77fac10847bfe3b962bddaad",
         },
         "d2e4a53aa04d1cac3fbea318efd00bd6d743ce5f3026245ca27cc74b0fa02cc5",
     ),
     rows_with_keys: (
         {
-            "train": "62792dd5c445c173c3802c104994ea46",
-            "validation": "6cc5340d1da2f7d74e6cd5ec1fbc6032",
+            "train": "134d8814a847df1bced73bba240418d3",
+            "validation": "a20d0412478c348945fd20567cda4b55",
         },
         "9219dcb521a9f1b761afb79006a2d7a15cdfb59bc93bacede26e8cedac11902c",
     ),
     imagenet: (
-        {"train": "85789b3f32c28381cecd264191534e0d"},
+        {"train": "3f8de7cd4aaa53b55a0863ff7845c2c1"},
         "23069907101b596dc3df4447dfb5b7669d9055d2b7f7acdafac218d004c0da21",
     ),
     imagenet_for_tfds: (
-        {"train": "dd99bfbe094104f51edadbb67aaff92c"},
+        {"train": "a3b17cb47ae06d35735ed0ec54cf2fb4"},
         "84298d0c532cc6065d7d3037e79c22657587c4ec35d81000e39b5a9327aab06e",
     ),
 }
