@@ -6,14 +6,17 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
+import pyarrow
+from pyarrow import types
 
 from converters.table.columns import CLASS_NAME, MOST_EXACT, Column
-from pipeline.raw.block import ABSENT, Block, Cells, NumberCells, objects
-from pipeline.raw.text_cells import FLOAT, INTEGER, PAD, TextCells, parse_numbers
+from pipeline.raw.block import ABSENT, Block, Cells, objects, taken
+from pipeline.raw.text_cells import INTEGER, plain_numbers, text_buffers, where
 from pipeline.shards.example import FLOAT32_END
 from pipeline.shards.example_block import Blobs
 from pipeline.shards.schema import TableFormat
 
+_PACKED = ({str}, {int}, {float}, {int, float})  # what arrays may hold beside nulls
 _ALIKE = (str, int, bool, type(None))  # objects that mean the same if they are equal
 
 
@@ -80,10 +83,10 @@ def _values(column: Column, block: Block, format: TableFormat) -> tuple[Any, Map
     rows = np.flatnonzero(_readable(block) & ~is_plain)
     if not len(rows):
         return values, {}
-    first, numbers = different(objects(cells, rows))
+    items, _, numbers = different(taken(cells, rows))
     results = list[Any]()
     texts = list[str]()
-    for cell in first:
+    for cell in items:
         try:
             value: Any = column.value(named(column.name, cell), _no_file, format)
             results.append(value[0] if column.parts else value)
@@ -91,18 +94,22 @@ def _values(column: Column, block: Block, format: TableFormat) -> tuple[Any, Map
         except ValueError as e:
             results.append(None)
             texts.append(str(e))
-    errors = {row: texts[n] for row, n in zip(rows.tolist(), numbers, strict=True) if texts[n]}
-    return _filled(values, rows, results, np.array(numbers)), errors
+    pairs = zip(rows.tolist(), numbers.tolist(), strict=True)
+    errors = {row: texts[number] for row, number in pairs if texts[number]}
+    return _filled(values, rows, results, numbers), errors
 
 
-def different(cells: Sequence[Any]) -> tuple[Sequence[Any], Sequence[int]]:
-    """The different cells, in order, and which of them each is."""
-    keys = cells
-    if {*map(type, cells)} != {str}:
-        keys = [_key(cell, i) for i, cell in enumerate(cells)]
-    first = dict(zip(keys, cells, strict=True))
-    numbers = dict(zip(first, range(len(first)), strict=True))
-    return [*first.values()], [*map(numbers.__getitem__, keys)]
+def different(cells: Cells) -> tuple[Sequence[Any], np.ndarray, np.ndarray]:
+    """The different cells, the first place of each, and which of them each cell is."""
+    if isinstance(cells, pyarrow.Array):
+        encoded = cells if types.is_dictionary(cells.type) else cells.dictionary_encode()
+        keys: Any = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    else:
+        numbers = dict[Any, int]()
+        pairs = enumerate(cells)
+        keys = np.array([numbers.setdefault(_key(cell, i), len(numbers)) for i, cell in pairs], int)
+    _, firsts, places = np.unique(keys, return_index=True, return_inverse=True)
+    return objects(cells, firsts), firsts, places
 
 
 def _key(cell: Any, i: int) -> tuple[type, Any]:
@@ -128,23 +135,17 @@ def _filled(values: Any, rows: np.ndarray, results: Sequence[Any], numbers: np.n
 
 
 def _packed(cells: Cells) -> Cells:
-    """Texts or numbers among objects together, where all others are None or ABSENT."""
-    if isinstance(cells, TextCells | NumberCells):
+    """An array of texts or numbers among objects, if all others are None or ABSENT."""
+    if isinstance(cells, pyarrow.Array):
         return cells
-    nulls = np.array([cell is None or cell is ABSENT for cell in cells], bool)
-    kinds = {*map(type, cells)} - {type(None), type(ABSENT)}
-    default = "" if kinds == {str} else 0
-    full: list[Any] = [default if cell is None or cell is ABSENT else cell for cell in cells]
+    found = [None if cell is ABSENT else cell for cell in cells]
+    kinds = {*map(type, found)} - {type(None)}
+    kind = pyarrow.string() if kinds == {str} else pyarrow.int64()
+    kind = pyarrow.float64() if float in kinds else kind
     try:
-        if kinds == {str}:
-            texts = _blobs([text.encode() for text in full])
-            begin = texts.begins + PAD
-            return TextCells(np.pad(texts.data, PAD), begin, begin + texts.sizes, nulls)
-        if kinds and kinds <= {int, float}:
-            return NumberCells(np.array(full, np.float64 if float in kinds else np.int64), nulls)
-    except (UnicodeEncodeError, OverflowError):
-        pass
-    return cells
+        return pyarrow.array(found, kind) if kinds in _PACKED else cells
+    except (UnicodeEncodeError, OverflowError, pyarrow.ArrowInvalid):
+        return cells
 
 
 def _plain(
@@ -154,30 +155,50 @@ def _plain(
     none = np.zeros(size, bool)
     if column.separator or column.shape:
         return [None] * size, none
-    known = isinstance(cells, TextCells | NumberCells)
-    have_value = ~none if not known or cells.nulls is None else ~cells.nulls
-    if column.kind in ("text", "bytes") and isinstance(cells, TextCells):
-        begins = cells.begin.astype(np.int64)
-        sizes = cells.end - begins
-        if column.required and column.kind == "text":  # of which zero bytes are errors, too
-            have_value &= (sizes > 0) & bool(cells.data[PAD:-PAD].all())
-        return Blobs(cells.data, begins, sizes), have_value
+    is_array = isinstance(cells, pyarrow.Array)
+    kind = cells.type if is_array else None
+    is_text = is_array and not (types.is_primitive(kind) or types.is_boolean(kind))
     if column.kind in ("text", "bytes", CLASS_NAME):
-        return _blobs([b""] * size), none
-    if column.kind == "category" or not known or not format.keeps_numbers:
+        if not is_text or column.kind == CLASS_NAME:
+            return _blobs([b""] * size), none
+        blobs = _blobs_of(cells)
+        have_value = cells.is_valid().to_numpy(zero_copy_only=False)
+        if column.required and column.kind == "text":  # of which zero bytes are errors, too
+            have_value = have_value & (blobs.sizes > 0) & bool(blobs.data.all())
+        return blobs, have_value
+    if column.kind == "category" or not is_array or not format.keeps_numbers:
         return np.zeros(size, np.float32 if column.kind == "float32" else np.int64), none
-    if isinstance(cells, TextCells):
-        kinds, integers, floats = parse_numbers(cells, format.decimal)
+    if types.is_dictionary(kind):  # each different text once
+        return _plain(column, [None] * size, size, format)
+    if is_text:
+        kinds, floats = plain_numbers(cells, format.decimal)
         is_integer = kinds == INTEGER
-        is_float = is_integer | (kinds == FLOAT)
+        if column.kind == "int64":
+            integers = where(is_integer, cells).cast(pyarrow.int64()).fill_null(0)
+            return integers.to_numpy().copy(), is_integer
     else:
-        integers, floats = cells.values, cells.values.astype(np.float64)
-        is_integer = have_value & (integers.dtype.kind != "f")
-        is_float = have_value & ~(bool(column.parts) & (integers.dtype == bool))
-    if column.kind == "int64":
-        return np.where(is_integer, integers, 0).astype(np.int64), is_integer
-    is_float &= np.abs(floats) < FLOAT32_END  # which NaN is not
+        have_value = cells.is_valid().to_numpy(zero_copy_only=False)
+        nothing = pyarrow.scalar(0).cast(kind)
+        values = cells.fill_null(nothing).to_numpy(zero_copy_only=False)
+        if column.kind == "int64":
+            is_integer = have_value & (values.dtype.kind != "f")
+            return np.where(is_integer, values, 0).astype(np.int64), is_integer
+        if column.parts and values.dtype == bool:
+            have_value = none
+        floats = np.where(have_value, values.astype(np.float64), np.nan)
+    is_float = np.abs(floats) < FLOAT32_END  # which NaN is not
     return np.where(is_float, floats, 0).astype(np.float32), is_float
+
+
+def _blobs_of(texts: Any) -> Blobs:
+    rows: Any = slice(None)
+    if types.is_dictionary(texts.type):
+        rows = texts.indices.fill_null(0).to_numpy(zero_copy_only=False)
+        texts = texts.dictionary
+        if not len(texts):
+            return _blobs([b""] * len(rows))
+    data, places = text_buffers(texts)
+    return Blobs(data, places[:-1][rows], np.diff(places)[rows])
 
 
 def _blobs(pieces: Sequence[bytes]) -> Blobs:
@@ -226,8 +247,8 @@ def _contents(column: Column, block: Block, format: TableFormat) -> list[str]:
     plain = values.tolist() if isinstance(values, np.ndarray) else values
     contents = [f"({column.name!r}, [{value!r}])" for value in plain]
     rows = np.flatnonzero(~is_plain)
-    first, numbers = different(objects(cells, rows))
-    found = [content(named(column.name, cell)) for cell in first]
-    for row, number in zip(rows.tolist(), numbers, strict=True):
+    items, _, numbers = different(taken(cells, rows))
+    found = [content(named(column.name, cell)) for cell in items]
+    for row, number in zip(rows.tolist(), numbers.tolist(), strict=True):
         contents[row] = found[number]
     return contents

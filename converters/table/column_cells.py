@@ -8,12 +8,14 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
+import pyarrow
+from pyarrow import types
 
 from converters.images.image_archives import IMAGE_SUFFIXES
 from converters.table.block_values import different
 from converters.table.columns import KINDS, ONE_LINE, SKIP, Column
 from pipeline.errors import LabelError, OptionError
-from pipeline.raw.block import ABSENT, Cells, objects
+from pipeline.raw.block import ABSENT, Cells, taken
 from pipeline.raw.cells import (
     RESOLUTIONS,
     SPELLINGS,
@@ -23,7 +25,7 @@ from pipeline.raw.cells import (
     without_fraction,
 )
 from pipeline.raw.rows import Table
-from pipeline.raw.text_cells import OTHER, TextCells, parse_numbers
+from pipeline.raw.text_cells import OTHER, plain_numbers, text_buffers
 from pipeline.shards.schema import TableFormat
 
 _MAX_CLASSES = 100_000
@@ -115,18 +117,21 @@ class ColumnCells:
     def add_all(self, cells: Cells, rows: np.ndarray, table: Table, **of_table: bool) -> None:
         """Adds the cells of these rows of a block: each different one once, as one takes 5 us; if
         the column has more values than matter, one of each plain kind. of_table: see add."""
-        found = list[tuple[int, Any, int]]()  # first row, cell, times
+        cells = taken(cells, rows)
+        found = list[tuple[int, Any, int]]()  # first place, cell, times
         is_full = len(self.values) > self.most and not (self.kind or self.separator)
-        if is_full and isinstance(cells, TextCells) and table.format.keeps_numbers:
-            kinds = plain_kinds(cells, table.format)[rows]
+        is_text = isinstance(cells, pyarrow.Array) and types.is_string(cells.type)
+        places = np.arange(len(rows))
+        if is_full and is_text and table.format.keeps_numbers:
+            kinds = _plain_kinds(cells, table.format)
             alike = np.unique(kinds, return_index=True, return_counts=True)
             for kind, first, times in zip(*(each.tolist() for each in alike), strict=True):
                 if kind != OTHER:
-                    found.append((first, objects(cells, rows[[first]])[0], times))
-            rows = rows[kinds == OTHER]
-        items, numbers = different(objects(cells, rows))
-        _, firsts, counts = np.unique(numbers, return_index=True, return_counts=True)
-        found += zip(firsts.tolist(), items, counts.tolist(), strict=True)
+                    found.append((first, cells[first].as_py(), times))
+            places = np.flatnonzero(kinds == OTHER)
+        items, firsts, numbers = different(taken(cells, places))
+        counts = np.bincount(numbers).tolist()
+        found += zip(places[firsts].tolist(), items, counts, strict=True)
         for _, cell, times in sorted(found, key=itemgetter(0)):
             if cell is not ABSENT:
                 self.add(cell, table, times=times, **of_table)
@@ -248,18 +253,15 @@ def _kind_of_number(sign: str, whole: str, fraction: str | None, exponent: str |
     return "int64" if len(whole) <= 19 and is_int64(int(sign + whole)) else _BIG
 
 
-def plain_kinds(cells: TextCells, format: TableFormat) -> np.ndarray:
-    """uint8 [rows]: the kinds of parse_numbers, and _TEXT for texts that are sure to be neither
+def _plain_kinds(texts: Any, format: TableFormat) -> np.ndarray:
+    """uint8 [n]: the kinds of plain_numbers, and _TEXT for texts that are sure to be neither
     numbers nor images, nor to mean a missing value."""
-    kinds = parse_numbers(cells, format.decimal).kinds
-    longest = max(map(len, map(str.encode, (*SPELLINGS, *format.missing_values))))
-    rows = np.flatnonzero(
-        (kinds == OTHER) & (cells.end - cells.begin > max(longest, _LONGEST_SUFFIX))
-    )
-    if len(rows):
-        begin, end = cells.begin[rows], cells.end[rows]
-        bounds = np.stack([begin, end], axis=1).reshape(-1)
-        has_letter = np.logical_or.reduceat(_IN_NO_NUMBER[cells.data], bounds)[::2]
-        tail = cells.data[end[:, None] - np.arange(1, _LONGEST_SUFFIX + 1)]
-        kinds[rows[has_letter & (tail != ord(".")).all(axis=1)]] = _TEXT
+    kinds, _ = plain_numbers(texts, format.decimal)
+    data, places = text_buffers(texts)
+    longest = max(len(text.encode()) for text in (*SPELLINGS, *format.missing_values))
+    rows = np.flatnonzero((kinds == OTHER) & (np.diff(places) > max(longest, _LONGEST_SUFFIX)))
+    head = data.take(places[rows, None] + np.arange(longest), mode="clip")
+    tail = data.take(places[rows + 1, None] - np.arange(1, _LONGEST_SUFFIX + 1), mode="clip")
+    is_text = _IN_NO_NUMBER[head].any(axis=1) & (tail != ord(".")).all(axis=1)
+    kinds[rows[is_text]] = _TEXT
     return kinds

@@ -46,7 +46,7 @@ class Records:
                 return file_of(row, cell, kind)
 
             try:
-                (cell,) = objects(cells, [row])
+                (cell,) = objects(cells, np.array([row]))
                 values[row] = column.value(named(column.name, cell), read, self._format)
             except (ValueError, Reject) as e:
                 self.errors[row] = str(e)

@@ -2,27 +2,20 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import pyarrow
 
 from pipeline.raw.rows import TableRow
-from pipeline.raw.text_cells import TextCells
 
 ABSENT: Any = type("Absent", (), {})()
 """In place of a cell that a row does not have."""
 
 
-class NumberCells(NamedTuple):
-    """A column of integers up to int64, float32, float64 or bools. nulls: as of TextCells."""
-
-    values: np.ndarray
-    nulls: np.ndarray | None = None
-
-
-Cells = TextCells | NumberCells | Sequence[Any]
-"""Those of a column, with anything for rows that cannot be read. A sequence has the objects, or
-ABSENT."""
+Cells = Any
+"""Those of a column, with anything for rows that cannot be read. An array has texts, also as a
+dictionary, or numbers: integers up to int64, floats or bools. A sequence has objects, or ABSENT."""
 
 
 @dataclass
@@ -59,8 +52,8 @@ class Block:
             each[rows] for each in (self.line, self.offset, self.size, self.lines)
         )
         errors = {i: self.errors[row] for i, row in enumerate(rows.tolist()) if row in self.errors}
-        columns = {name: _taken(cells, rows) for name, cells in self.columns.items()}
-        of_rows = None if self.rows is None else _taken(self.rows, rows)
+        columns = {name: taken(cells, rows) for name, cells in self.columns.items()}
+        of_rows = None if self.rows is None else taken(self.rows, rows)
         return Block(line, offset, size, lines, errors, columns, self.of_folders, of_rows)
 
     @property
@@ -90,7 +83,8 @@ class Block:
         if self.rows is not None:
             cells = self.rows[i]
         elif i not in self.errors:
-            of_columns = {name: objects(each, [i])[0] for name, each in self.columns.items()}
+            row = np.array([i])
+            of_columns = {name: objects(each, row)[0] for name, each in self.columns.items()}
             cells = {**of_columns, **self.of_folders}
         line, offset, size, lines = (
             int(each[i]) for each in (self.line, self.offset, self.size, self.lines)
@@ -98,21 +92,14 @@ class Block:
         return TableRow(line, offset, size, cells, self.errors.get(i, ""), lines)
 
 
-def _taken(cells: Any, rows: np.ndarray) -> Any:
-    if isinstance(cells, TextCells):
-        places = cells.begin[rows], cells.end[rows]
-        return TextCells(cells.data, *places, None if cells.nulls is None else cells.nulls[rows])
-    if isinstance(cells, NumberCells):
-        return NumberCells(cells.values[rows], None if cells.nulls is None else cells.nulls[rows])
+def taken(cells: Cells, rows: np.ndarray) -> Any:
+    """The cells of these rows."""
+    if isinstance(cells, pyarrow.Array):
+        return cells.take(pyarrow.array(rows))
     return [cells[row] for row in rows.tolist()]
 
 
-def objects(cells: Cells, rows: Sequence[int] | np.ndarray) -> list[Any]:
+def objects(cells: Cells, rows: np.ndarray) -> Sequence[Any]:
     """The cells of these rows as Python objects."""
-    if not isinstance(cells, TextCells | NumberCells):
-        return [cells[row] for row in rows]
-    items = cells.texts(rows) if isinstance(cells, TextCells) else cells.values[rows].tolist()
-    if cells.nulls is None:
-        return items
-    pairs = zip(items, cells.nulls[rows].tolist(), strict=True)
-    return [None if is_null else item for item, is_null in pairs]
+    found = taken(cells, rows)
+    return found.to_pylist() if isinstance(found, pyarrow.Array) else found

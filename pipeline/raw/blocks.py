@@ -14,10 +14,10 @@ import msgspec
 import numpy as np
 
 from pipeline.raw import rows as one_by_one
+from pipeline.raw.arrow_blocks import arrow_blocks
 from pipeline.raw.block import Block
 from pipeline.raw.csv_block import as_utf8, tokenise
 from pipeline.raw.rows import Table, TableRow, cell_count_error, is_json, with_folders
-from pipeline.raw.text_cells import TextCells
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import uncompressed
 
@@ -36,9 +36,6 @@ def blocks_of(
 ) -> Iterator[Block]:
     """The rows of table.rows(columns, units) in blocks that are not empty. Raises as it does."""
     if table.is_arrow:
-        assert table.arrow  # raises InfeedError without pyarrow
-        from pipeline.raw.arrow_blocks import arrow_blocks
-
         yield from filter(len, arrow_blocks(table, columns, units or {}))
         return
     with uncompressed(open_storage(table.uri), table.uri) as file:
@@ -119,9 +116,7 @@ def _csv_block(
         return _unusual_block(table, text, names, last=last)
     bad = np.flatnonzero(rows.counts != len(names)).tolist()
     errors = {i: cell_count_error(int(rows.counts[i]), len(names)) for i in bad}
-    columns = {
-        name: TextCells(rows.data, rows.begin[:, j], rows.end[:, j]) for j, name in enumerate(names)
-    }
+    columns = dict(zip(names, rows.columns, strict=True))
     places = rows.line, rows.offset, rows.size, rows.lines
     block = Block(*places, errors, columns, table.of_folders)
     return block, rows.used_bytes, rows.used_lines

@@ -3,25 +3,24 @@
 A cell is in quotes only from its first byte to its last one, and quotes inside are doubled: then
 the quotes before a byte tell whether it is inside. Any other piece is left to `rows`."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow
 
-from pipeline.raw.text_cells import PAD
-
+_PAD = 1  # bytes around the text, so that each has others beside it
 _BREAK, _RETURN, _QUOTE = b'\n\r"'
 
 
 class CsvRows(NamedTuple):
-    """Rows except empty lines. data, begin, end: as of TextCells, int32 [rows, columns]; rows with
-    another number of cells have empty ones.
+    """Rows except empty lines. columns: the texts of each, which are any where a row has another
+    number of cells.
 
     counts: cells of each row. line, offset, size, lines: int64 [rows], as of TableRow; counted from
     the beginning, lines from 0. used_bytes, used_lines: of the piece; a row begins there."""
 
-    data: np.ndarray
-    begin: np.ndarray
-    end: np.ndarray
+    columns: Sequence[pyarrow.StringArray]
     counts: np.ndarray
     line: np.ndarray
     offset: np.ndarray
@@ -41,7 +40,7 @@ def tokenise(
         return None
     if b"\r" in utf8 and utf8.count(b"\r") != utf8.count(b"\r\n"):
         return None
-    pad = bytes(PAD)
+    pad = bytes(_PAD)
     end = b"" if not utf8 or utf8.endswith(b"\n") else b"\n"
     data = np.frombuffer(b"".join([pad, utf8, end, pad]), np.uint8)
     breaks = data == _BREAK
@@ -57,7 +56,7 @@ def tokenise(
         line_ends = np.flatnonzero(breaks).astype(np.int32)
     else:
         line_ends = places[data.take(places) == _BREAK]
-    line_starts = line_ends - (PAD - 1)
+    line_starts = line_ends - (_PAD - 1)
     if utf8 != text:
         line_starts = np.flatnonzero(np.frombuffer(text, np.uint8) == _BREAK) + 1
     line_starts = np.minimum(np.concatenate([[0], line_starts, [len(text)]]), len(text))
@@ -80,7 +79,7 @@ def _is_strict(data: np.ndarray, quotes: np.ndarray, delimiter: int, last: bool)
         return False
     opening, closing = quotes[::2], quotes[1::2]
     before, after = data.take(opening - 1), data.take(closing + 1)
-    begins = (before == delimiter) | (before == _BREAK) | (opening == PAD)
+    begins = (before == delimiter) | (before == _BREAK) | (opening == _PAD)
     ends = (after == delimiter) | (after == _BREAK) | (after == _RETURN)
     doubled = _doubled(quotes)
     begins[1:] |= doubled[: len(begins) - 1]
@@ -106,7 +105,7 @@ def _rows(
     line_starts: in the file, and where the last line ends."""
     stops = np.flatnonzero(data.take(places) == _BREAK)
     stop = places[stops]
-    start = np.append(np.int32(PAD), stop + np.int32(1))
+    start = np.append(np.int32(_PAD), stop + np.int32(1))
     used = int(start[-1])
     start = start[:-1]
     counts = np.diff(stops, prepend=-1)
@@ -117,15 +116,16 @@ def _rows(
     begin[:, 1:] = end[:, :-1] + 1
     begin[:, 0] = start[is_good]
     end[:, -1] -= data.take(end[:, -1] - 1) == _RETURN
+    doubled = np.zeros(0, np.int32)
     if len(quotes):
         is_quoted = (end > begin) & (data.take(begin) == _QUOTE)
         begin += is_quoted
         end -= is_quoted
-        if _doubled(quotes).any():
-            data = _undoubled(data, begin, end, quotes)
-    is_good = is_good[is_row]
-    if not is_good.all():
-        begin, end = _spread(begin, is_good), _spread(end, is_good)
+        twice = _doubled(quotes)
+        doubled = quotes[1::2][: len(twice)][twice]
+    texts = _texts(data, begin.reshape(-1), end.reshape(-1), doubled, columns)
+    good = np.maximum(np.cumsum(is_good[is_row]) - 1, 0) * columns
+    cells = [texts.take(pyarrow.array(good + column)) for column in range(columns)]
     line = np.searchsorted(line_ends, start[is_row])
     lines = np.searchsorted(line_ends, stop[is_row]) + 1 - line
     offset = line_starts[line]
@@ -133,31 +133,19 @@ def _rows(
     used_lines = int(np.searchsorted(line_ends, used))
     used_bytes = int(line_starts[used_lines])
     places_in_file = line, offset, size, lines
-    return CsvRows(data, begin, end, counts[is_row], *places_in_file, used_bytes, used_lines)
+    return CsvRows(cells, counts[is_row], *places_in_file, used_bytes, used_lines)
 
 
-def _undoubled(
-    data: np.ndarray, begin: np.ndarray, end: np.ndarray, quotes: np.ndarray
-) -> np.ndarray:
-    """The data, followed by the cells that have doubled quotes, with single ones; changes their
-    places."""
-    flat_begin, flat_end = begin.reshape(-1), end.reshape(-1)
-    twice = _doubled(quotes)
-    at = quotes[1::2][: len(twice)][twice]
-    cells = np.unique(np.searchsorted(flat_begin, at, "right") - 1)
-    cells = cells[(cells >= 0)]
-    more = list[bytes]()
-    size = len(data) - PAD
-    for cell in cells.tolist():
-        single = data[flat_begin[cell] : flat_end[cell]].tobytes().replace(b'""', b'"')
-        more.append(single)
-        flat_begin[cell], flat_end[cell] = size, size + len(single)
-        size += len(single)
-    return np.frombuffer(b"".join([data[:-PAD].tobytes(), *more, bytes(PAD)]), np.uint8)
-
-
-def _spread(places: np.ndarray, is_good: np.ndarray) -> np.ndarray:
-    """Places for all rows: those of the rows without are empty."""
-    out = np.full((len(is_good), places.shape[1]), PAD, np.int32)
-    out[is_good] = places
-    return out
+def _texts(
+    data: np.ndarray, begin: np.ndarray, end: np.ndarray, doubled: np.ndarray, columns: int
+) -> pyarrow.StringArray:
+    """The cells, and an empty one for each column. doubled: quotes to leave out."""
+    edges = np.zeros(len(data) + 1, np.int8)
+    edges[begin] += 1
+    edges[end] -= 1
+    kept = np.cumsum(edges, dtype=np.int8).view(bool)[:-1]
+    kept[doubled] = False
+    before = np.append(np.int32(0), np.cumsum(kept, dtype=np.int32))
+    offsets = np.concatenate([before[begin], np.full(columns + 1, before[-1])])
+    buffers = map(pyarrow.py_buffer, (offsets, data[kept]))
+    return pyarrow.StringArray.from_buffers(len(offsets) - 1, *buffers)
