@@ -70,7 +70,8 @@ def _kinds(data: np.ndarray, places: np.ndarray) -> np.ndarray:
     minus = data[begin] == ord("-")
     digits = size - minus
     is_code = (digits > 1) & (data.take(begin + minus, mode="clip") == ord("0"))
-    is_integer = (bits & ~np.uint8(_MINUS) == _DIGIT) & (digits <= _MOST_INTEGER) & ~is_code
+    is_integer = (bits == np.where(minus, _MINUS | _DIGIT, _DIGIT)) & ~is_code
+    is_integer &= digits <= _MOST_INTEGER
     is_float = (bits & (_POINT | _EXPONENT) > 0) & (bits & _ELSE == 0)
     is_float &= (bits & _PLUS == 0) | (bits & _EXPONENT > 0)
     kinds[rows] = np.where(is_integer, INTEGER, np.where(is_float, FLOAT, OTHER))
