@@ -65,9 +65,10 @@ class Block:
 
     def rows_with(self, name: str) -> np.ndarray:
         """int64: the rows that may have cells in a column."""
-        rows = np.arange(len(self))
-        has_all = self.rows is not None or name in self.of_folders or not self.errors
-        return rows if has_all else np.delete(rows, [*self.errors])
+        have_cells = np.ones(len(self), bool)
+        if self.rows is None and name not in self.of_folders:
+            have_cells[[*self.errors]] = False
+        return np.flatnonzero(have_cells)
 
     def cells(self, name: str) -> Cells:
         """The cells of a column."""
