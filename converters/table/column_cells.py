@@ -117,9 +117,13 @@ class ColumnCells:
     def add_all(self, cells: Cells, rows: np.ndarray, table: Table, **of_table: bool) -> None:
         """Adds the cells of these rows of a block: each different one once, as one takes 5 us; if
         the column has more values than matter, one of each plain kind. of_table: see add."""
+        is_full = len(self.values) > self.most and not (self.kind or self.separator)
+        if not is_full and len(rows) > 2 * self.most:
+            for some in np.split(rows, [self.most + 1]):  # the second may be of a full column
+                self.add_all(cells, some, table, **of_table)
+            return
         cells = taken(cells, rows)
         found = list[tuple[int, Any, int]]()  # first place, cell, times
-        is_full = len(self.values) > self.most and not (self.kind or self.separator)
         is_text = isinstance(cells, pyarrow.Array) and types.is_string(cells.type)
         places = np.arange(len(rows))
         if is_full and is_text and table.format.keeps_numbers:

@@ -140,12 +140,15 @@ def _texts(
     data: np.ndarray, begin: np.ndarray, end: np.ndarray, doubled: np.ndarray, columns: int
 ) -> pyarrow.StringArray:
     """The cells, and an empty one for each column. doubled: quotes to leave out."""
-    edges = np.zeros(len(data) + 1, np.int8)
-    edges[begin] += 1
-    edges[end] -= 1
-    kept = np.cumsum(edges, dtype=np.int8).view(bool)[:-1]
-    kept[doubled] = False
-    before = np.append(np.int32(0), np.cumsum(kept, dtype=np.int32))
-    offsets = np.concatenate([before[begin], np.full(columns + 1, before[-1])])
+    sizes = np.append(end - begin, np.zeros(columns, np.int32))
+    gaps = np.append(begin, len(data)) - np.append(0, end)
+    pieces = np.stack([gaps[:-1], end - begin], axis=1).reshape(-1)
+    kept = np.repeat(np.arange(len(pieces) + 1) % 2 > 0, np.append(pieces, gaps[-1]))
+    if len(doubled) and len(begin):
+        kept[doubled] = False
+        cells = np.searchsorted(begin, doubled, side="right") - 1
+        of_rows = (cells >= 0) & (doubled < end[cells])  # not of one with other numbers of cells
+        sizes -= np.bincount(cells[of_rows], minlength=len(sizes))
+    offsets = np.append(0, np.cumsum(sizes)).astype(np.int32)
     buffers = map(pyarrow.py_buffer, (offsets, data[kept]))
     return pyarrow.StringArray.from_buffers(len(offsets) - 1, *buffers)
