@@ -123,10 +123,30 @@ def _unpickled(compressed: bytes) -> PackedRows:
 
 
 def in_file_order(parts: Sequence[PackedRows]) -> list[PackedRows]:
-    """By source, place and number: of two rows with one key, the first in the raw data is kept."""
-    return sorted(
-        parts, key=lambda part: (part.file.source, part.file.offset, part.file.number, part.first)
-    )
+    """By source, place and number: of two rows with one key, the first in the raw data is kept.
+    Those that follow on each other in a file, from several buckets, are joined."""
+
+    def place(part: PackedRows) -> tuple[Any, ...]:
+        return part.file.source, part.file.offset, part.file.number
+
+    in_order = list[PackedRows]()
+    ordered = sorted(parts, key=lambda part: (place(part), part.first))
+    for _, several in itertools.groupby(ordered, place):
+        group = [*several]
+        ends = [part.first + len(part) for part in group]
+        cuts = [i for i in range(1, len(group)) if group[i].first != ends[i - 1]]
+        for begin, end in itertools.pairwise([0, *cuts, len(group)]):
+            in_order.append(_joined(group[begin:end]))
+    return in_order
+
+
+def _joined(parts: Sequence[PackedRows]) -> PackedRows:
+    columns = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in ("rank", "size", "more")
+    }
+    repeats = tuple(itertools.chain.from_iterable(part.repeats for part in parts))
+    return replace(parts[0], repeats=repeats, **columns)
 
 
 def order_of(rank: np.ndarray, keys_of_tied: Callable[[list[int]], Sequence[Any]]) -> np.ndarray:

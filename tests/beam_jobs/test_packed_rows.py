@@ -1,0 +1,98 @@
+"""Records that are made of several pieces of raw data, on their way from packed files to shards."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+from converted import ledger_of, records_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sweep import examples
+
+from beam_jobs import packed_files
+from beam_jobs.packed_rows import order_of
+from converters import table_to_gcs, text_to_gcs
+from converters.text import converter as text_converter
+from pipeline.raw import blocks
+
+pytestmark = pytest.mark.usefixtures("without_beam")
+
+ROWS = 3000
+SHARDS = 3
+
+
+@pytest.fixture
+def small_files(monkeypatch):
+    """Packed files of a few hundred records."""
+    monkeypatch.setattr(packed_files, "_LEAST_BYTES", 1 << 15)
+    monkeypatch.setattr(blocks, "PIECE_BYTES", 1 << 12)
+    monkeypatch.setattr(text_converter, "_WINDOW_BYTES", 1 << 13)
+
+
+def tables():
+    """Three tables, in which every hundredth key is that of another row, too."""
+    r = random.Random(0)
+    keys = [f"k{i - i % 100 if i % 100 == 99 else i}" for i in range(ROWS)]
+    lines = [f'{key},{r.random()},"{i}"\n' for i, key in enumerate(keys)]
+    return {f"train-{n}.csv": "key,a,b\n" + "".join(lines[n::3]) for n in range(3)}
+
+
+def documents():
+    r = random.Random(0)
+    texts = ("".join(r.choices("abc d", k=r.randrange(90))) + "." for _ in range(ROWS))
+    return {"train.jsonl": "".join(json.dumps({"text": text}) + "\n" for text in texts)}
+
+
+def convert(files, directory, out, *flags):
+    (directory / "raw").mkdir(exist_ok=True)
+    for name, text in files.items():
+        (directory / "raw" / name).write_text(text)
+    command = text_to_gcs if "train.jsonl" in files else table_to_gcs
+    options = [f"--raw-data-dir={directory}/raw", f"--output={out}", f"--num-train-shards={SHARDS}"]
+    assert command.main([*options, *flags]) == 0
+
+
+KEYS = ("--max-bad-records=30", "--key-column=key")
+
+
+def test_the_number_of_packed_files_changes_no_byte_and_no_rejected_row(
+    tmp_path, shard_digests, monkeypatch, request
+):
+    convert(tables(), tmp_path, tmp_path / "one", *KEYS)
+    request.getfixturevalue("small_files")
+    convert(tables(), tmp_path, tmp_path / "many", *KEYS)
+    assert shard_digests(tmp_path / "one") == shard_digests(tmp_path / "many")
+    rejected = ledger_of(tmp_path / "many", "train")
+    assert rejected == ledger_of(tmp_path / "one", "train")
+    assert len(rejected) == ROWS // 100
+    assert "duplicate key" in rejected["train/k0"]
+
+
+def test_of_rows_with_one_key_the_first_in_the_raw_data_is_kept(tmp_path, small_files):
+    convert(tables(), tmp_path, tmp_path / "out", *KEYS)
+    kept = {record["key"][0]: record["b"][0] for record in records_of(tmp_path / "out", "train")}
+    # rows 0 and 99 are the first and the 34th of the first table
+    assert kept[b"k0"] == 0
+    assert len(kept) == ROWS - ROWS // 100
+
+
+@pytest.mark.parametrize(("make", "flags"), [(tables, ()), (documents, ("--text-column=text",))])
+def test_gathering_makes_a_request_per_packed_file_and_shard(
+    make, flags, tmp_path, small_files, bucket, gcs_server
+):
+    gcs_server.reset()
+    convert(make(), tmp_path, f"{bucket}/out", *flags)
+    num_files = len(gcs_server.requests("POST /upload.*_scratch"))
+    assert num_files > 3
+    assert len(gcs_server.requests("GET .*_scratch.*alt=media")) == num_files * SHARDS
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from("abc")), max_size=30))
+def test_rows_of_equal_rank_are_in_the_order_of_their_keys(rows):
+    rank = np.array([rank for rank, _ in rows], np.uint64)
+    order = order_of(rank, lambda tied: [rows[i][1] for i in tied])
+    assert [rows[i] for i in order] == sorted(rows)
+    places = {row: [i for i in order if rows[i] == row] for row in rows}
+    assert all(numbers == sorted(numbers) for numbers in places.values())
