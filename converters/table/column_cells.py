@@ -118,22 +118,22 @@ class ColumnCells:
         """Adds the cells of these rows of a block: each different one once, as one takes 5 us; if
         the column has more values than matter, one of each plain kind. of_table: see add."""
         is_full = len(self.values) > self.most and not (self.kind or self.separator)
-        if not is_full and len(rows) > 2 * self.most:
-            for some in np.split(rows, [self.most + 1]):  # the second may be of a full column
-                self.add_all(cells, some, table, **of_table)
-            return
-        cells = taken(cells, rows)
+        of_rows = taken(cells, rows)
         found = list[tuple[int, Any, int]]()  # first place, cell, times
-        is_text = isinstance(cells, pyarrow.Array) and types.is_string(cells.type)
+        is_text = isinstance(of_rows, pyarrow.Array) and types.is_string(of_rows.type)
         places = np.arange(len(rows))
         if is_full and is_text and table.format.keeps_numbers:
-            kinds = _plain_kinds(cells, table.format)
+            kinds = _plain_kinds(of_rows, table.format)
             alike = np.unique(kinds, return_index=True, return_counts=True)
             for kind, first, times in zip(*(each.tolist() for each in alike), strict=True):
                 if kind != OTHER:
-                    found.append((first, cells[first].as_py(), times))
+                    found.append((first, of_rows[first].as_py(), times))
             places = np.flatnonzero(kinds == OTHER)
-        items, firsts, numbers = different(taken(cells, places))
+        items, firsts, numbers = different(taken(of_rows, places))
+        if not is_full and len(items) > 2 * self.most:  # after some, the column is full
+            for some in np.split(rows, [self.most + 1]):
+                self.add_all(cells, some, table, **of_table)
+            return
         counts = np.bincount(numbers).tolist()
         found += zip(places[firsts].tolist(), items, counts, strict=True)
         for _, cell, times in sorted(found, key=itemgetter(0)):

@@ -149,7 +149,7 @@ def test_auto_asks_the_converter_and_the_sizes_of_its_sources(tmp_path, monkeypa
     copies = ImageFolderConverter(("ant", "bee"))
     scales = ImageFolderConverter(("ant", "bee"), to_jpeg=ToJpeg(max_side=64))
     for converter, sources, seconds_per_process, number in [
-        (RowConverter(()), [table], 15, 3),  # 50 s
+        (RowConverter(()), [table], 15, 2),  # 30 s
         (RowConverter(()), [table, table], 15, 4),
         (RowConverter(()), [replace(table, bytes=0)], 15, 1),
         (copies, [table], 15, 1),
