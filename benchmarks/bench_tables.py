@@ -124,7 +124,11 @@ def main() -> None:
     )
     for name in options.tables.split(","):
         few = write(name, FEW, options.directory)
-        start = {each: convert(each, few, options.directory)[0] for each in ("infeed", "script")}
+        starts = {
+            each: [convert(each, few, options.directory)[0] for _ in range(options.rounds)]
+            for each in ("infeed", "script")
+        }
+        start = {each: statistics.median(seconds) for each, seconds in starts.items()}
         for rows in sizes:
             raw = write(name, rows, options.directory)
             times, ratios, peaks = list[float](), list[float](), list[int]()
