@@ -75,6 +75,7 @@ def _packed(
     job: ConversionJob, packer: Packer, source: Source, write: bool
 ) -> Iterator[PackedRows]:
     name = _name(job, source)
+    file_bytes = _file_bytes(job)
     windows = enumerate(packer.windows(open_storage(source.uri), source))
     rejected = list[Rejected]()
     for number in itertools.count():
@@ -85,7 +86,14 @@ def _packed(
             for _ in itertools.islice(windows, int(table["windows"])):
                 pass  # an earlier run packed it
         else:
-            packs = [*_until_full(job, packer, source, windows, rejected)]
+            packs = list[Pack]()
+            while sum(len(pack.data) for pack in packs) < file_bytes:
+                if not (window := next(windows, None)):
+                    break
+                packs.append(packer.pack(source, *window))
+                refs = map(bounded, packs[-1].unusable)
+                rejected += [Rejected.of(ref, "scan", ref.error) for ref in refs]
+                check_rejected(job, source.split, len(rejected), rejected)
             if not packs:
                 break
             table, rows = _sorted(job, source, packs)
@@ -98,23 +106,6 @@ def _packed(
                 body = b"".join(rows(payloads=False))
         yield from _rows(job, source, number, path, table, body)
     _check_unchanged(source)  # if it became shorter, a window may be missing
-
-
-def _until_full(
-    job: ConversionJob,
-    packer: Packer,
-    source: Source,
-    windows: Iterator[tuple[int, Any]],
-    rejected: list[Rejected],
-) -> Iterator[Pack]:
-    """The packs of as many windows as fill a file. rejected: gets their unusable pieces."""
-    size = 0
-    while size < _file_bytes(job) and (window := next(windows, None)):
-        pack = packer.pack(source, *window)
-        rejected += [Rejected.of(ref, "scan", ref.error) for ref in map(bounded, pack.unusable)]
-        check_rejected(job, source.split, len(rejected), rejected)
-        size += len(pack.data)
-        yield pack
 
 
 def _file_bytes(job: ConversionJob) -> int:

@@ -10,6 +10,7 @@ import pickle
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -105,12 +106,17 @@ class PackedRows:
         stored = self.more.astype(np.int64)
         return stored if self.file.body is not None else stored + self.size
 
+    @cached_property
+    def ends(self) -> np.ndarray:
+        """int64 [rows]: where each row ends, counted from the first one's beginning."""
+        return np.cumsum(self.stored)
+
     def part(self, begin: int, end: int, sums: BucketSums = NO_SUMS) -> "PackedRows":
         """The rows begin..end of these."""
         return replace(
             self,
             first=self.first + begin,
-            begin=self.begin + int(self.stored[:begin].sum()),
+            begin=self.begin + (int(self.ends[begin - 1]) if begin else 0),
             rank=self.rank[begin:end],
             size=self.size[begin:end],
             more=self.more[begin:end],
@@ -210,13 +216,13 @@ def stored_bytes(parts: Sequence[PackedRows]) -> Iterator[bytes]:
 def trailers_of(part: PackedRows, data: bytes) -> np.ndarray:
     """The trailers of a part's rows: a structured array. data: as stored."""
     size = part.file.trailer.itemsize
-    begins = np.cumsum(part.stored) - size
+    begins = part.ends - size
     places = begins[:, None] + np.arange(size)
     return np.frombuffer(data, np.uint8)[places].view(part.file.trailer).reshape(-1)
 
 
 def keys_of(part: PackedRows, data: bytes) -> list[bytes]:
     """The key of each row of a part. data: as stored."""
-    ends = np.cumsum(part.stored) - part.file.trailer.itemsize
+    ends = part.ends - part.file.trailer.itemsize
     begins = ends - trailers_of(part, data)["key_size"]
     return [data[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]

@@ -103,7 +103,7 @@ class PackedShard:
         ]
         data = [*stored_bytes(parts)]
         in_order = np.argsort(np.concatenate(places))
-        ends = np.concatenate([np.cumsum(part.stored) for part in parts])[in_order]
+        ends = np.concatenate([part.ends for part in parts])[in_order]
         begins = ends - np.concatenate([part.stored for part in parts])[in_order]
         sizes = np.concatenate([part.size for part in parts])[in_order]
         all_keys = [*itertools.chain.from_iterable(map(keys_of, parts, data))]
