@@ -190,8 +190,8 @@ class Packer(_AnyConverter, Protocol):
     Its records are written to temporary files before they are shuffled: see packed_files."""
 
     def windows(self, storage: Storage, source: Source) -> Iterator[Any]:
-        """The pieces of a source in groups, each small enough to be in memory several times. Pure
-        and, unlike `pack`, cheap."""
+        """The pieces of a source in groups that have a length, each small enough to be in memory
+        several times. Pure and, unlike `pack`, cheap."""
         ...
 
     def pack(self, source: Source, number: int, window: Any) -> Pack:

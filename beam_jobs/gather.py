@@ -19,7 +19,7 @@ from beam_jobs.column_sums import RecordSums
 from beam_jobs.converter import Packer, Reject
 from beam_jobs.ledger import Ledger, Receipt, Rejected, check_rejected, finished_shard
 from beam_jobs.packed_rows import PackedRows
-from beam_jobs.packed_shard import PackedShard, Records
+from beam_jobs.packed_shard import PackedRecords, PackedShard
 from beam_jobs.plan import Rows, SplitPlan
 from beam_jobs.raw_rows import RawShard, recorded_rows
 from beam_jobs.references import Reference, References, concat, encoded
@@ -109,7 +109,7 @@ class _Writing:
         self.sums.add(pieces)
         self.contents.append(content_digest(converted.content or data))
 
-    def copy(self, records: Records) -> None:
+    def copy(self, records: PackedRecords) -> None:
         """Appends records that a packer made."""
         converter = self.plan.job.converter
         assert isinstance(converter, Packer)

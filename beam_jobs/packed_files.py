@@ -33,8 +33,8 @@ from pipeline.storage.storage import Stat, Storage, in_parallel, join
 _PACKED = re.compile(r"((?P<split>.+)\.[0-9a-f]{16})-\d+")  # see _name
 _VERSION = 4  # of the files' layout, and of the windows of all converters
 _LENGTH_BYTES = 8  # of the table's length, at the end
-_LEAST_BYTES, _MOST_BYTES = 1 << 24, 1 << 29  # of a file; a scan holds twice as much
-_RANGE_BYTES = 1 << 16  # what gathering reads of each file at once, so that requests stay few
+_RANGE_BYTES = 1 << 16  # of a file that gathering reads for a shard
+_LEAST_BYTES, _MOST_BYTES = 1 << 24, _RANGE_BYTES * 10_000  # of a file; a scan holds twice as much
 _ROWS_AT_ONCE = 4096
 
 
@@ -83,20 +83,26 @@ def _packed(
         table = _find_table(job.output, path) if write else None
         body = None
         if table:
-            for _ in itertools.islice(windows, int(table["windows"])):
-                pass  # an earlier run packed it
+            again = itertools.islice(windows, int(table["windows"]))  # packed by an earlier run
+            if sum(len(window) for _, window in again) != table["pieces"]:
+                raise RawDataError(
+                    f"{path} was packed from other parts of the raw data, by another version of "
+                    "infeed or pyarrow. Remove it, and run the command again."
+                )
         else:
             packs = list[Pack]()
+            pieces = 0
             while sum(len(pack.data) for pack in packs) < file_bytes:
                 if not (window := next(windows, None)):
                     break
                 packs.append(packer.pack(source, *window))
+                pieces += len(window[1])
                 refs = map(bounded, packs[-1].unusable)
                 rejected += [Rejected.of(ref, "scan", ref.error) for ref in refs]
                 check_rejected(job, source.split, len(rejected), rejected)
             if not packs:
                 break
-            table, rows = _sorted(job, source, packs)
+            table, rows = _sorted(job, source, packs, pieces)
             if write:
                 with job.output.publish(path) as sink:
                     for piece in (*rows(), _zipped(table)):
@@ -110,7 +116,7 @@ def _packed(
 
 def _file_bytes(job: ConversionJob) -> int:
     """The size of a packed file. It grows with the input, because each shard reads a part of each:
-    up to 1 TB of raw data, these parts have 64 KiB."""
+    up to 1 TB, these parts have 64 KiB where records are as large as their raw data."""
     raw_bytes = sum(source.guessed_bytes for source in job.sources)
     size = _RANGE_BYTES * raw_bytes // job.target_shard_bytes
     return min(_MOST_BYTES, max(_LEAST_BYTES, 1 << size.bit_length()))
@@ -173,9 +179,10 @@ def _trailer(columns: Iterable[str], keys: Sequence[bytes], offsets: Any) -> np.
 
 
 def _sorted(
-    job: ConversionJob, source: Source, packs: Sequence[Pack]
+    job: ConversionJob, source: Source, packs: Sequence[Pack], pieces: int
 ) -> tuple[dict[str, np.ndarray], Callable[..., Iterator[bytes]]]:
-    """The table of a file with these packs, and a function that makes its rows."""
+    """The table of a file with these packs, and a function that makes its rows. pieces: how many
+    their windows have."""
     batches = [*itertools.chain.from_iterable(_batches(source, pack) for pack in packs)]
     keys = [*itertools.chain.from_iterable(batch.keys for batch in batches)]
     stored, size, trailer, error = (
@@ -186,15 +193,15 @@ def _sorted(
     rank = ranks(job.seed, source.split, keys)
     order = order_of(rank, lambda rows: [(keys[i], trailer["offset"][i]) for i in rows])
     rank, size, stored, trailer = rank[order], size[order], stored[order], trailer[order]
-    own = [name for name in packs[0].columns if name[0] != "_"]
-    decisive = [size, error[order], trailer["crc32c"], *(trailer[name] for name in sorted(own))]
+    own = (trailer[name] for name in sorted(packs[0].columns))
     table = {
         "windows": np.array(len(packs)),
+        "pieces": np.array(pieces),
         "columns": np.array([*packs[0].columns], "U"),
         "rank": rank,
         "size": size.astype(np.uint32),
         "more": (stored - size + trailer["key_size"] + trailer.itemsize).astype(np.uint32),
-        "hash": row_hashes(rank, decisive),
+        "hash": row_hashes(rank, [size, error[order], trailer["crc32c"], *own]),
     }
 
     def rows(*, payloads: bool = True) -> Iterator[bytes]:
@@ -257,8 +264,8 @@ def _rows(
     rows = PackedRows(packed, 0, 0, rank, size, more)
     buckets = buckets_of(job, rank)
     framed = rows.framed_bytes
-    cuts = [0, *(np.flatnonzero(np.diff(buckets)) + 1).tolist(), len(rows)]
-    for begin, end in itertools.pairwise(cuts):
+    edges = np.flatnonzero(np.diff(buckets, prepend=-1)).tolist()  # none if all are of other splits
+    for begin, end in itertools.pairwise([*edges, len(rows)]):
         some = slice(begin, end)
         none = np.zeros(end - begin, np.int64)
         sums = sums_of(framed[some], table["hash"][some], rank[some], [file], none)

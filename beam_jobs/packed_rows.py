@@ -156,15 +156,16 @@ def _joined(parts: Sequence[PackedRows]) -> PackedRows:
 
 
 def order_of(rank: np.ndarray, keys_of_tied: Callable[[list[int]], Sequence[Any]]) -> np.ndarray:
-    """The numbers of the rows by rank; by their keys where ranks are equal, which is rare."""
+    """The numbers of the rows by rank; where ranks are equal, which is rare, by their keys, or as
+    they come if there are none."""
     order = np.argsort(rank, kind="stable")
     equal = np.diff(rank[order]) == 0
     tied = np.flatnonzero(np.append(equal, False) | np.append([False], equal))
     if len(tied):
         rows = order[tied].tolist()
-        keys = keys_of_tied(rows)
-        again = sorted(range(len(rows)), key=lambda i: (rank[rows[i]], keys[i]))
-        order[tied] = order[tied[again]]
+        if keys := keys_of_tied(rows):
+            again = sorted(range(len(rows)), key=lambda i: (rank[rows[i]], keys[i]))
+            order[tied] = order[tied[again]]
     return order
 
 
@@ -181,17 +182,17 @@ def merged(parts: Sequence[PackedRows], most_repeats: int) -> tuple[np.ndarray, 
     known = dict[int, bytes]()
 
     def keys_of_tied(rows: list[int]) -> Sequence[bytes]:
-        keys: Iterable[bytes] = itertools.repeat(b"")
-        if len(rows) <= 2 * most_repeats:
-            places = [(parts[part_of[row]], row - int(firsts[part_of[row]])) for row in rows]
-            alone = [part.part(at, at + 1) for part, at in places]
-            keys = itertools.chain.from_iterable(map(keys_of, alone, stored_bytes(alone)))
-        known.update(zip(rows, keys, strict=False))
-        return [known[row] for row in rows]
+        if len(rows) > 2 * most_repeats:
+            return ()
+        places = [(parts[part_of[row]], row - int(firsts[part_of[row]])) for row in rows]
+        alone = [part.part(at, at + 1) for part, at in places]
+        keys = [*itertools.chain.from_iterable(map(keys_of, alone, stored_bytes(alone)))]
+        known.update(zip(rows, keys, strict=True))
+        return keys
 
     order = order_of(rank, keys_of_tied)
     repeats = np.append([False], np.diff(rank[order]) == 0)
-    for at in np.flatnonzero(repeats).tolist():
+    for at in np.flatnonzero(repeats).tolist() if known else ():
         repeats[at] = known[order[at - 1]] == known[order[at]]
     return part_of[order], repeats
 

@@ -34,7 +34,7 @@ _ROWS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
-class Records:
+class PackedRecords:
     """Some records of a shard, in order. trailers: see packed_rows.trailer_type."""
 
     keys: Sequence[bytes]
@@ -83,7 +83,7 @@ class PackedShard:
             (stored,) = stored_bytes([part])
             yield _rejected(self._plan.job, part, stored)
 
-    def records(self) -> Iterator[Records]:
+    def records(self) -> Iterator[PackedRecords]:
         """The records that are written, in order. Raises RawDataError if one is damaged."""
         stored = self._ordered([part.stored for part in self._parts])
         chunk = np.cumsum(stored) // _READ_BYTES
@@ -92,7 +92,7 @@ class PackedShard:
             if begin < end:
                 yield from self._read(slice(begin, end))
 
-    def _read(self, rows: slice) -> Iterator[Records]:
+    def _read(self, rows: slice) -> Iterator[PackedRecords]:
         """The records among some consecutive rows, whose parts are in memory."""
         numbers = np.unique(self._part_of[rows])
         part_of = np.searchsorted(numbers, self._part_of[rows])
@@ -113,16 +113,11 @@ class PackedShard:
             of = part_of[some].tolist()
             bounds = zip(of, begins[some].tolist(), ends[some].tolist(), strict=True)
             stored = [data[part][begin : end - CHECK_BYTES] for part, begin, end in bounds]
-            checks = np.fromiter(map(crc32c, stored), np.uint32, len(stored))
-            for wrong in np.flatnonzero(checks != trailers["check"][some])[:1]:
-                part = parts[of[wrong]]
-                raise RawDataError(
-                    f"{part.file.file.uri} is damaged at byte {part.begin + begins[some][wrong]}. "
-                    "Remove it, and run the command again."
-                )
+            for row in _damaged(stored, trailers[some]):
+                raise _damage(parts[of[row]], int(begins[some][row]))
             payloads = [row[:size] for row, size in zip(stored, sizes[some].tolist(), strict=True)]
             keys = [all_keys[i] for i in in_order[some].tolist()]
-            yield Records(keys, payloads, trailers[some])
+            yield PackedRecords(keys, payloads, trailers[some])
 
     def _ordered(self, values: Sequence[np.ndarray], dtype: Any = np.int64) -> np.ndarray:
         """The values of all rows, in order. values: those of each part."""
@@ -143,12 +138,29 @@ def _rejected(job: ConversionJob, part: PackedRows, stored: bytes) -> Rejected:
     """The entry of one row. stored: see packed_rows."""
     source = source_of(job, part.file)
     file, error = source.file, DUPLICATE
-    (key,), trailer = keys_of(part, stored), trailers_of(part, stored)[0]
+    (key,), trailers = keys_of(part, stored), trailers_of(part, stored)
+    if _damaged([stored[:-CHECK_BYTES]], trailers):
+        raise _damage(part, 0)
+    trailer = trailers[0]
     if not part.size[0]:
         number, error = json.loads(stored[: -len(key) - trailer.dtype.itemsize])
         file = files_of(source)[number]
     ref = Reference(decoded(key), file, int(trailer["offset"]), 0, error, {})
     return Rejected.of(ref, "scan", error)
+
+
+def _damaged(rows: Sequence[bytes], trailers: np.ndarray) -> list[int]:
+    """The numbers of rows that are not as they were written. rows: without their checks."""
+    checks = np.fromiter(map(crc32c, rows), np.uint32, len(rows))
+    return np.flatnonzero(checks != trailers["check"]).tolist()
+
+
+def _damage(part: PackedRows, begin: int) -> RawDataError:
+    """The error of a damaged row. begin: its place in the part."""
+    return RawDataError(
+        f"{part.file.file.uri} is damaged at byte {part.begin + begin}. Remove it, and run the "
+        "command again."
+    )
 
 
 def source_of(job: ConversionJob, file: PackedFile) -> Source:

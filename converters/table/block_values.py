@@ -19,7 +19,6 @@ from pipeline.shards.schema import TableFormat
 _PACKED = ({str}, {int}, {float}, {int, float})  # what arrays may hold beside nulls
 _ALIKE = (str, int, bool, type(None))  # objects that mean the same if they are equal
 
-
 Values = np.ndarray | Blobs | list[Any]
 
 

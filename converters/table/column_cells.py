@@ -38,6 +38,8 @@ _IN_NO_NUMBER = np.array(
     [33 <= byte < 127 and chr(byte) not in "0123456789+-.,eE" for byte in range(256)]
 )
 
+_IS_VISIBLE = np.array([33 <= byte < 127 for byte in range(256)])
+
 
 def _in_order(names: Collection[str]) -> tuple[str, ...]:
     """Names of classes, sorted; by number if all are integers."""
@@ -267,5 +269,6 @@ def _plain_kinds(texts: Any, format: TableFormat) -> np.ndarray:
     head = data.take(places[rows, None] + np.arange(longest), mode="clip")
     tail = data.take(places[rows + 1, None] - np.arange(1, _LONGEST_SUFFIX + 1), mode="clip")
     is_text = _IN_NO_NUMBER[head].any(axis=1) & (tail != ord(".")).all(axis=1)
+    is_text &= _IS_VISIBLE[head[:, 0]] & _IS_VISIBLE[tail[:, 0]]  # spaces around do not count
     kinds[rows[is_text]] = _TEXT
     return kinds

@@ -145,11 +145,13 @@ class RowConverter:
         if self.key_column:
             cells = objects(block.cells(self.key_column), np.arange(len(block)))
             for row, cell in enumerate(cells):
+                if row in errors:  # whose cells may be those of another row
+                    continue
                 try:
                     found = cell_of(named(self.key_column, cell), self.key_column)
                     keys[row] = text_cell(self.key_column, found)
                 except ValueError as e:
-                    errors.setdefault(row, str(e))
+                    errors[row] = str(e)
         return keys, errors
 
     def pack(self, source: Source, number: int, window: Block) -> Pack:

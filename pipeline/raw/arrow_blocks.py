@@ -1,7 +1,6 @@
 """Rows of Parquet, Arrow and Feather files in blocks: texts and numbers without Python objects.
 
-Columns of other types have the objects that `arrow_tables` makes of their cells. Like it, this is
-imported only to read such a file."""
+Columns of other types have the objects that `arrow_tables` makes of their cells."""
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from fractions import Fraction

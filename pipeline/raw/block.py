@@ -11,11 +11,10 @@ from pipeline.raw.rows import TableRow
 
 ABSENT: Any = type("Absent", (), {})()
 """In place of a cell that a row does not have."""
-
-
 Cells = Any
-"""Those of a column, with anything for rows that cannot be read. An array has texts, also as a
-dictionary, or numbers: integers up to int64, floats or bools. A sequence has objects, or ABSENT."""
+"""Those of a column, with anything for rows that cannot be read. An array of Arrow has texts, also
+as a dictionary, or numbers: integers up to int64, floats or bools. A sequence has objects, or
+ABSENT."""
 
 
 @dataclass

@@ -12,16 +12,9 @@ from pyarrow import compute
 EMPTY, INTEGER, FLOAT, OTHER = range(4)
 _DIGIT, _POINT, _EXPONENT, _MINUS, _PLUS, _ELSE = (1 << bit for bit in range(6))
 _MOST_INTEGER = 18  # digits: within int64
-_BITS = bytearray([_ELSE] * 256)
-for _characters, _bit in (
-    (b"0123456789", _DIGIT),
-    (b".", _POINT),
-    (b"eE", _EXPONENT),
-    (b"-", _MINUS),
-    (b"+", _PLUS),
-):
-    for _character in _characters:
-        _BITS[_character] = _bit
+_OF_NUMBERS = {ord("."): _POINT, ord("e"): _EXPONENT, ord("E"): _EXPONENT}
+_OF_NUMBERS |= {ord("-"): _MINUS, ord("+"): _PLUS, **dict.fromkeys(b"0123456789", _DIGIT)}
+_BITS = bytes(_OF_NUMBERS.get(byte, _ELSE) for byte in range(256))
 _SWAPPED = bytes.maketrans(b",.", b".,")  # for a decimal comma
 
 
@@ -77,7 +70,7 @@ def _kinds(data: np.ndarray, places: np.ndarray) -> np.ndarray:
     rows = np.flatnonzero(size)
     if not len(rows):
         return kinds
-    bits = np.bitwise_or.reduceat(translated(data, bytes(_BITS)), begin[rows])
+    bits = np.bitwise_or.reduceat(translated(data, _BITS), begin[rows])
     begin, size = begin[rows], size[rows]
     minus = data[begin] == ord("-")
     digits = size - minus

@@ -14,6 +14,7 @@ from beam_jobs import packed_files
 from beam_jobs.packed_rows import order_of
 from converters import table_to_gcs, text_to_gcs
 from converters.text import converter as text_converter
+from pipeline.errors import ConversionError
 from pipeline.raw import blocks
 
 pytestmark = pytest.mark.usefixtures("without_beam")
@@ -47,7 +48,8 @@ def documents():
 def convert(files, directory, out, *flags):
     (directory / "raw").mkdir(exist_ok=True)
     for name, text in files.items():
-        (directory / "raw" / name).write_text(text)
+        if not (directory / "raw" / name).exists():  # a new file is another version
+            (directory / "raw" / name).write_text(text)
     command = text_to_gcs if "train.jsonl" in files else table_to_gcs
     options = [f"--raw-data-dir={directory}/raw", f"--output={out}", f"--num-train-shards={SHARDS}"]
     assert command.main([*options, *flags]) == 0
@@ -86,6 +88,33 @@ def test_gathering_makes_a_request_per_packed_file_and_shard(
     num_files = len(gcs_server.requests("POST /upload.*_scratch"))
     assert num_files > 3
     assert len(gcs_server.requests("GET .*_scratch.*alt=media")) == num_files * SHARDS
+
+
+def stopped(directory, monkeypatch):
+    """A conversion of tables that ends between packing and gathering; its packed files."""
+    monkeypatch.setattr("beam_jobs.graph.check_scanned", lambda *_: 1 / 0)
+    with pytest.raises(RuntimeError):
+        convert(tables(), directory, directory / "out", *KEYS)
+    monkeypatch.undo()
+    return sorted((directory / "out/_scratch").glob("train*"))
+
+
+def test_a_file_that_was_packed_from_other_parts_of_the_raw_data_is_refused(tmp_path, monkeypatch):
+    assert len(stopped(tmp_path, monkeypatch)) == 3
+    monkeypatch.setattr(blocks, "PIECE_BYTES", 1 << 12)
+    with pytest.raises(ConversionError, match=r"_scratch/train\S+ was packed from other parts"):
+        convert(tables(), tmp_path, tmp_path / "out", *KEYS)
+
+
+@pytest.mark.parametrize("part", ["key", "payload"])
+def test_a_damaged_row_is_named_whether_it_is_written_or_rejected(part, tmp_path, monkeypatch):
+    for path in stopped(tmp_path, monkeypatch):
+        data = path.read_bytes()
+        # each row ends with offset, crc32c, key size, two columns and the check
+        at = data.index(b"train/k0") + (7 if part == "key" else -3) if b"train/k0" in data else -1
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :] if at > 0 else data)
+    with pytest.raises(ConversionError, match=r"_scratch/train\S+ is damaged at byte \d+\. Remove"):
+        convert(tables(), tmp_path, tmp_path / "out", *KEYS)
 
 
 @settings(max_examples=examples(100), deadline=None)

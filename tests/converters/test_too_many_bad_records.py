@@ -5,9 +5,12 @@ from raw_data.images import make_image
 from tfrecord_numbers import payload
 
 from converters import image_folder_to_gcs, table_to_gcs, text_to_gcs, tfrecord_to_gcs
+from converters.table import finding, row_converter
 from converters.text import converter as text_converter
 from pipeline.commands.verify import main as verify
 from pipeline.errors import ConversionError, RawDataError
+from pipeline.raw import blocks
+from pipeline.raw.block import Block
 from pipeline.raw.rows import Table
 from pipeline.shards.frames import frame
 from pipeline.shards.manifest import read_manifest
@@ -129,6 +132,9 @@ def test_too_many_in_several_tables_are_not_listed_and_the_list_of_a_finished_ru
 
 ROWS = 30_000  # far more than are allowed
 READERS = {
+    # the block in which the limit is exceeded; and of those that are packed, one that is read ahead
+    "columns": (finding, "blocks_of", table_to_gcs, (), 2048),
+    "texts": (row_converter, "blocks_of", table_to_gcs, ("--text-column=a",), 2 * 2048),
     "images": (Table, "rows", table_to_gcs, ("--image-column=a",), 3 * 4096),
     # the window in which the limit is exceeded, and the next one, which is read ahead
     "documents": (text_converter, "documents", text_to_gcs, ("--text-column=a",), 2002),
@@ -142,11 +148,12 @@ def test_rows_far_beyond_the_limit_are_not_read(reader, tmp_path, monkeypatch):
 
     def counting(*args):
         for row in original(*args):
-            rows.append(None)
+            rows.extend([None] * len(row) if isinstance(row, Block) else [None])
             yield row
 
     monkeypatch.setattr(place, name, counting)
     monkeypatch.setattr(text_converter, "_WINDOW_BYTES", 1000)
+    monkeypatch.setattr(blocks, "PIECE_BYTES", 1 << 12)  # 2048 rows
     write(tmp_path / "raw", {"t.csv": csv("a,b", *["1"] * ROWS)})
     with pytest.raises((ConversionError, RawDataError), match="--max-bad-records"):
         command.main(

@@ -1,0 +1,124 @@
+"""Conversions of tables that are read as columns are those of tables that are read row by row."""
+
+import json
+import random
+import shutil
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from sweep import SWEEP
+
+from converters import table_to_gcs
+from converters.table import column_cells, finding, row_converter
+from pipeline.errors import InfeedError
+from pipeline.raw import blocks
+from pipeline.raw.block import Block
+
+pytestmark = pytest.mark.usefixtures("without_beam")
+
+CELLS = (
+    *("", "1", "-2", "3.5", "1e5", "007", "+3", " 4 ", "16777217", "9" * 19, "-", "2026-01-05"),
+    *("NA", "  NA           ", "true", "  true           ", "a", "say", "Ø", "two words of text"),
+    *("picture.png     ", "not a number 1e5", "1-2", "nan", "inf", ".5", "1_000", "x" * 40),
+)
+OPTIONS = (
+    (),
+    ("--columns=b=text",),
+    ("--columns=a=float32,b=text,c=text", "--key-column=c"),
+    ("--columns=a=int64", "--key-column=c", "--validation-fraction=0.3"),
+    ("--validation-fraction=0.3",),
+    ("--columns=*=text", "--validation-fraction=0.3", "--split-by=b"),
+    ("--text-column=b", "--label-column=a"),
+    ("--label-column=a", "--validation-fraction=0.4", "--stratify", "--columns=b=text"),
+    ("--decimal=,", "--delimiter=;", "--columns=a=float32"),
+    ("--missing-values=-2,NA", "--columns=a=float32,b=float32,c=text"),
+    ("--target-columns=a,b", "--text-column=c"),
+)
+
+
+def csv_of(r, separator):
+    few = r.sample(CELLS, r.choice((2, 6, len(CELLS))))
+    lines = [separator.join("abc")]
+    for _ in range(r.randrange(1, 60)):
+        cells = r.choices(few, k=r.choice((3, 3, 3, 3, 3, 3, 3, 2, 4)))
+        cells = [f'"{cell}, ""{separator}\n"' if r.random() < 0.05 else cell for cell in cells]
+        lines.append(separator.join(cells) + ('"' if r.random() < 0.02 else ""))
+    return r.choice(("\n", "\n", "\r\n")).join(lines)
+
+
+def json_of(r):
+    few = r.sample([*CELLS, 1, -2, 3.5, 2**40, True, None, 2**70], r.choice((2, 6, 20)))
+    rows = [dict(zip("abc", r.choices(few, k=3), strict=True)) for _ in range(r.randrange(1, 60))]
+    lines = [json.dumps(row) for row in rows]
+    return "\n".join(line if r.random() > 0.03 else "{" for line in lines)
+
+
+def write_parquet(r, path):
+    size = r.randrange(1, 60)
+
+    def column():
+        values, kind = r.choice(
+            [
+                ([*CELLS, None], pa.string()),
+                (["a", "b", None], pa.dictionary(pa.int32(), pa.string())),
+                ([0.5, -0.0, 2.0**25, 1e300, float("nan"), None], pa.float64()),
+                ([1, -2, 2**24 + 1, 2**62, None], pa.int64()),
+                ([True, False, None], pa.bool_()),
+                ([0, 10**9, None], pa.timestamp("ms")),
+                ([[1, 2], [], None], pa.list_(pa.int64())),
+            ]
+        )
+        return pa.array(r.choices(r.sample(values, 2), k=size), kind)
+
+    table = pa.table({name: column() for name in "abc"})
+    parquet.write_table(table, path, row_group_size=r.choice((7, 100)))
+
+
+def outcome(raw, out, options, capsys, shard_digests):
+    """Everything that a conversion says and writes."""
+    shutil.rmtree(out, ignore_errors=True)
+    flags = [f"--raw-data-dir={raw}", f"--output={out}", "--max-bad-records=500", *options]
+    try:
+        said = table_to_gcs.main(flags)
+    except InfeedError as e:
+        said = str(e)
+    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note")]
+    written = {}
+    if (out / "manifest.json").exists():
+        written = shard_digests(out)
+        written |= {path.name: path.read_text() for path in out.glob("_rejects/*")}
+        columns = out / "_summary/columns.json"
+        written["columns"] = columns.read_text() if columns.exists() else ""
+        for path in sorted(out.glob("_summary/*.json")):
+            written[f"notes {path.name}"] = json.loads(path.read_text()).get("notes")
+    return said, notes, written
+
+
+@pytest.mark.parametrize("seed", range(400 if SWEEP else 40))
+def test_tables_as_columns_give_the_bytes_notes_and_errors_of_rows(
+    seed, tmp_path, capsys, shard_digests, monkeypatch
+):
+    r = random.Random(seed)
+    options = OPTIONS[seed % len(OPTIONS)]
+    separator = ";" if "--delimiter=;" in options else ","
+    (tmp_path / "raw").mkdir()
+    if seed % 4 == 0:
+        (tmp_path / "raw/train.jsonl").write_text(json_of(r))
+    elif seed % 4 == 1:
+        write_parquet(r, tmp_path / "raw/train.parquet")
+    else:
+        for name in ("train.csv", "train-1.csv"):
+            (tmp_path / "raw" / name).write_text(csv_of(r, separator))
+    monkeypatch.setattr(column_cells, "_FEW_VALUES", 3)
+    monkeypatch.setattr(blocks, "PIECE_BYTES", r.choice((40, 300, 1 << 19)))
+    found = outcome(tmp_path / "raw", tmp_path / "out", options, capsys, shard_digests)
+
+    def by_rows(table, columns=None, units=None):
+        rows = [*table.rows(columns, units)]
+        yield from [Block.of(rows)] if rows else []
+
+    monkeypatch.setattr(row_converter, "blocks_of", by_rows)
+    monkeypatch.setattr(finding, "blocks_of", by_rows)
+    expected = outcome(tmp_path / "raw", tmp_path / "out", options, capsys, shard_digests)
+    assert found == expected
