@@ -6,14 +6,18 @@ import shutil
 
 import pyarrow as pa
 import pytest
+from converted import ledger_of
 from pyarrow import parquet
 from sweep import SWEEP
 
 from converters import table_to_gcs
 from converters.table import column_cells, finding, row_converter
+from converters.table.block_values import contents_of
+from converters.table.columns import Column
 from pipeline.errors import InfeedError
 from pipeline.raw import blocks
 from pipeline.raw.block import Block
+from pipeline.raw.rows import Table
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 
@@ -122,3 +126,26 @@ def test_tables_as_columns_give_the_bytes_notes_and_errors_of_rows(
     monkeypatch.setattr(finding, "blocks_of", by_rows)
     expected = outcome(tmp_path / "raw", tmp_path / "out", options, capsys, shard_digests)
     assert found == expected
+
+
+def test_of_several_bad_cells_the_first_column_is_named(tmp_path):
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw/train.csv").write_text("a,b\n1,2\nx,y\n")
+    flags = [f"--raw-data-dir={tmp_path}/raw", f"--output={tmp_path}/out", "--max-bad-records=1"]
+    assert table_to_gcs.main([*flags, "--columns=b=int64,a=int64"]) == 0
+    assert "'a' is 'x'" in ledger_of(tmp_path / "out", "train")["train/train.csv:3"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_content_of_rows_is_that_of_their_cells(seed, tmp_path):
+    r = random.Random(seed)
+    numbers = [*map(str, (2**24, 2**24 - 1, 2**24 + 1, 2**53 + 1, -(2**24) - 1, 16777215.9, 0.1))]
+    lines = [",".join(r.choices([*CELLS, *numbers], k=3)) for _ in range(200)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,b,c", *lines]))
+    columns = (Column("c", "float32", missing="7"), Column("a", "text"), Column("b", "category"))
+    table = Table(str(tmp_path / "t.csv"))
+    for block in blocks.blocks_of(table):
+        found = contents_of(columns, block, table.format)
+        for number, content in enumerate(found):
+            cells = block.row(number).cells
+            assert content == repr(sorted(each.content(cells, table.format) for each in columns))
