@@ -117,7 +117,11 @@ def test_a_damaged_row_is_named_whether_it_is_written_or_rejected(part, tmp_path
     for path in stopped(tmp_path, monkeypatch):
         data = path.read_bytes()
         # each row ends with offset, crc32c, key size, two columns and the check
-        at = data.index(b"train/k150") + (9 if part == "key" else -3) if b"train/k150" in data else -1
+        at = (
+            data.index(b"train/k150") + (9 if part == "key" else -3)
+            if b"train/k150" in data
+            else -1
+        )
         path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :] if at > 0 else data)
     with pytest.raises(ConversionError, match=r"_scratch/train\S+ is damaged at byte \d+\. Remove"):
         convert(tables(), tmp_path, tmp_path / "out", *KEYS)
