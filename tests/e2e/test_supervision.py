@@ -2,6 +2,7 @@
 
 The limits are those of TrainerConfig divided by much: see host_situations.py. SWEEP=1 runs more rows."""
 
+import contextlib
 import itertools
 import json
 import re
@@ -239,13 +240,21 @@ def test_ctrl_c_while_the_program_uses_a_prediction_is_told_with_the_next_and_en
     assert process.report == {"used": True, "told": True}
 
 
+def threads_and_children(process):
+    """The names of its threads and the ids of its children, as they were while no thread ended."""
+    while process.poll() is None:
+        with contextlib.suppress(OSError):  # a thread that ended while its files were read
+            tasks = [*Path(f"/proc/{process.pid}/task").iterdir()]
+            names = [(task / "comm").read_text().strip() for task in tasks]
+            return names, [pid for task in tasks for pid in (task / "children").read_text().split()]
+    raise AssertionError(f"the process ended with {process.poll()}")
+
+
 def test_a_small_run_has_one_thread_of_supervision_and_no_process(start):
     run = start(Row("hangs", "callback", host=0, count=1, more=PATIENT))
     while not (run.out / "happened").exists():
         time.sleep(0.1)
-    tasks = [*Path(f"/proc/{run.processes[0].pid}/task").iterdir()]
-    names = [(task / "comm").read_text().strip() for task in tasks]
-    children = [child for task in tasks for child in (task / "children").read_text().split()]
+    names, children = threads_and_children(run.processes[0])
     run.kill()
     print(f"{len(names)} threads: {sorted(names)}; {len(children)} processes")
     assert children == []
