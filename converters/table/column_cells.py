@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from decimal import Decimal
 from operator import itemgetter
 from typing import Any
@@ -70,6 +70,7 @@ class ColumnCells:
         self.units = set[str]()
         self.lengths = set[int | None]()
         self.values = set[str]()
+        self.is_full = False  # more values than matter: they are none then
         self.shown = dict[str, str]()
         self.count = 0
         self.blank = 0
@@ -119,7 +120,7 @@ class ColumnCells:
     def add_all(self, cells: Cells, rows: np.ndarray, table: Table, **of_table: bool) -> None:
         """Adds the cells of these rows of a block: each different one once, as one takes 5 us; if
         the column has more values than matter, one of each plain kind. of_table: see add."""
-        is_full = len(self.values) > self.most and not (self.kind or self.separator)
+        is_full = self.is_full and not (self.kind or self.separator)
         of_rows = taken(cells, rows)
         found = list[tuple[int, Any, int]]()  # first place, cell, times
         is_text = isinstance(of_rows, pyarrow.Array) and types.is_string(of_rows.type)
@@ -147,13 +148,52 @@ class ColumnCells:
             is_empty = is_blank(item)
             self.blank += is_empty * times
             self.marked += (not is_empty) * times
-        # the first of each kind, so that what turns numbers into texts is seen
-        elif len(self.shown) < 2 or kind not in self.shown.values():
-            self.shown.setdefault(str(item)[:20], kind)
-        if len(self.values) <= self.most and type(item) in (str, int, bool):
+        else:
+            self._show(str(item)[:20], kind)
+        if not self.is_full and type(item) in (str, int, bool):
             value = str(item).strip()
-            self.values.update([value] * bool(value))
             self.count += bool(value) * times
+            self._add_values({value} - {""})
+
+    def _show(self, item: str, kind: str) -> None:
+        # the first of each kind, so that what turns numbers into texts is seen
+        if len(self.shown) < 2 or kind not in self.shown.values():
+            self.shown.setdefault(item, kind)
+
+    def _add_values(self, values: Set[str]) -> None:
+        self.values.update(values)
+        self.is_full |= len(self.values) > self.most
+        if self.is_full:
+            self.values.clear()
+
+    def merge(self, later: "ColumnCells") -> None:
+        """Adds what others have found in later rows."""
+        self.kind = self.kind or later.kind
+        self.classes = later.classes or self.classes
+        for name in ("kinds", "with_bools", "with_others", "units", "lengths"):
+            getattr(self, name).update(getattr(later, name))
+        for item, kind in later.shown.items():
+            self._show(item, kind)
+        for name in ("count", "blank", "marked"):
+            setattr(self, name, getattr(self, name) + getattr(later, name))
+        self.is_full |= later.is_full
+        self._add_values(later.values)
+
+    def stated(self) -> dict[str, Any]:
+        """All of it, as JSON has it."""
+        return {
+            name: sorted(value, key=str) if isinstance(value, set) else value
+            for name, value in vars(self).items()
+        }
+
+    @classmethod
+    def of(cls, stated: Mapping[str, Any]) -> "ColumnCells":
+        """The cells of what `stated` returns."""
+        cells = cls(None, None)
+        for name, value in stated.items():
+            kind = type(getattr(cells, name))
+            setattr(cells, name, kind(value) if kind in (set, tuple) else value)
+        return cells
 
     def column(self, name: str) -> Column:
         """The column with these cells. Raises OptionError if no feature can hold it, LabelError."""
@@ -173,7 +213,7 @@ class ColumnCells:
                 f"feature holds values of one kind ({', '.join(KINDS[:-1])}), or lists of them. To "
                 f"leave it out: --columns {name}={SKIP}."
             )
-        if kind == "category" and len(self.values) > self.most:
+        if kind == "category" and self.is_full:
             raise LabelError(
                 f"{name!r} has over {_MAX_CLASSES:,} different values. Is it a class? Otherwise "
                 f"give --columns {name}=text, or --target-columns for numbers. For more classes, "
@@ -207,10 +247,9 @@ class ColumnCells:
             return "float32"
         if not kinds <= {"int64", "float32", "text", "image"}:
             return " and ".join(sorted(kinds))
-        few = len(_spelled_once(self.values)) <= min(self.most, self.count // 2) and all(
-            map(ONE_LINE.fullmatch, self.values)
-        )
-        return "category" if self.values and few else "text"
+        few = not self.is_full and len(_spelled_once(self.values)) <= self.count // 2
+        is_class = few and self.values and all(map(ONE_LINE.fullmatch, self.values))
+        return "category" if is_class else "text"
 
     @property
     def seen(self) -> str:

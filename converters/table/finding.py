@@ -1,7 +1,9 @@
 """Finds which columns the tables have and what they hold: from every cell, or as the user says."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from pipeline.checks import did_you_mean
 from pipeline.errors import OptionError, RawDataError
 from pipeline.raw.block import Block
 from pipeline.raw.blocks import blocks_of
+from pipeline.raw.pieces import WHOLE, Piece, guessed_start
 from pipeline.raw.rows import Table, is_json
 from pipeline.shards.typed_json import JsonFile
 from pipeline.storage.schemes import open_storage
@@ -22,6 +25,7 @@ from pipeline.storage.schemes import open_storage
 ALL = "*"
 _SHOWN = 3  # bad rows
 _MANY_LINE_ENDS = 10
+_END = [sys.maxsize, 0]  # after the last row
 
 
 def _is_long(cell: Any) -> bool:
@@ -34,24 +38,26 @@ def _is_index(name: str, kinds: Mapping[str, str | None]) -> bool:
 
 
 def find_columns(
-    tables: Sequence[Table],
+    tables: Iterable[Table],
     kinds: Mapping[str, str | None],
     separator: str | None = None,
     max_bad_records: int = 0,
     notices: list[str] | None = None,
+    read: "Callable[[Finder], Found] | None" = None,
 ) -> Mapping[Column, str]:
     """The columns to convert, in the order in which they are found, and what was seen of their
     cells; of the kind SKIP those without a name. Reads every row; the conversion reports bad ones.
 
-    kinds: by name, None to guess; ALL is for all others. separator: see Column. notices: gets those
-    about cells. Raises OptionError, LabelError; RawDataError if every row is bad, or more than the
-    splits may have."""
-    found = _Found(kinds, separator, max_bad_records)
-    for table in tables:
-        found.add(table)
+    kinds, separator, max_bad_records: see Finder. notices: gets those about cells. read: reads the
+    tables in another way than one after the other. Raises OptionError, LabelError; RawDataError if
+    every row is bad, or more than the splits may have."""
+    tables = [*tables]
+    finder = Finder(kinds, separator, max_bad_records)
+    found = read(finder) if read else finder.find_all(tables)
     if found.long and notices is not None:
+        uri, line = found.long[0]
         notices.append(
-            f"cells have more than {_MANY_LINE_ENDS} line ends, the first in {found.long}. If "
+            f"cells have more than {_MANY_LINE_ENDS} line ends, the first in {uri}:{line}. If "
             "their quotes are characters like any other, rows are lost in them: give --quote none."
         )
     if not found.columns:
@@ -59,78 +65,143 @@ def find_columns(
         problem = f"all {len(bad):,} rows are bad:" if bad else "no rows, at most a header."
         remedy = "Add or repair rows; see also --delimiter and --encoding."
         names = first_few(table.uri for table in tables)
-        raise RawDataError(f"{names}: {problem}", *bad[:_SHOWN], remedy)
+        raise RawDataError(f"{names}: {problem}", *found.shown_bad, remedy)
     return {cells.column(name): cells.seen for name, cells in found.converted().items()}
 
 
-class _Found:
-    """What is found in tables. columns: by name. bad: the errors of rows. long: the place of the
-    first row that a quote may have made long."""
+@dataclass(frozen=True)
+class Finder:
+    """Finds what the columns of tables hold, in every row; the conversion reports bad ones.
 
-    def __init__(
-        self, kinds: Mapping[str, str | None], separator: str | None, max_bad_records: int
-    ) -> None:
-        self.columns = dict[str, ColumnCells]()
-        self.bad = list[str]()
-        self.long = ""
-        self._kinds = kinds
-        self._separator = separator
-        self._max_bad_records = max_bad_records
+    kinds: by name, None to guess; ALL is for all others. separator: see Column. max_bad_records: of
+    each split."""
 
-    def add(self, table: Table) -> None:
-        """Adds the columns of a table."""
-        of_folders = table.of_folders
+    kinds: Mapping[str, str | None]
+    separator: str | None = None
+    max_bad_records: int = 0
+
+    def find_all(self, tables: Iterable[Table]) -> "Found":
+        """What the tables hold. Raises RawDataError if more rows are bad than the splits together
+        may have."""
+        found = Found(self)
+        for table in tables:
+            found.merge(self.find(table))
+        return found
+
+    def find(self, table: Table, piece: Piece = WHOLE) -> "Found":
+        """What a table holds, or a piece of it."""
+        found = Found(self)
         known = table.arrow.arrow_cells(table.uri) if table.is_arrow else {}
+        found.add_known(table, known)
         unknown = {
             name
             for name, cells in known.items()
-            if (kind := self._kind_of(name)) == "category" or (cells == [None] and kind is None)
+            if (kind := self.kind_of(name)) == "category" or (cells == [None] and kind is None)
         }
-        if of_folders:  # whose cells are those of rows
+        if table.of_folders:  # whose cells are those of rows
             unknown = unknown or set(itertools.islice(known, 1))
-        is_text = not table.is_arrow and not is_json(table.uri)
+        within = piece
+        if not table.is_arrow:  # reads the row after the piece, too
+            begin = guessed_start(table, piece.begin) if piece.begin else 0
+            if begin is None:
+                return found
+            within = WHOLE._replace(begin=begin)
+        for block in blocks_of(table, unknown, piece=within):
+            found.first = found.first or [int(block.offset[0]), int(block.line[0])]
+            rows = int(np.searchsorted(block.offset, piece.end))
+            found.add_rows(table, block.first(rows), known)
+            if rows < len(block):
+                found.stop = [int(block.offset[rows]), int(block.line[rows])]
+                break
+        found.first = found.first or _END
+        return found
+
+    def kind_of(self, name: str) -> str | None:
+        """The kind of a column; None to guess it."""
+        return self.kinds.get(name, SKIP if _is_index(name, self.kinds) else self.kinds.get(ALL))
+
+    def is_judged(self, name: str) -> bool:
+        """Whether the cells of a column matter."""
+        return self.kind_of(name) != SKIP or _is_index(name, self.kinds)
+
+
+class Found:
+    """What is found in tables, or in a piece of one.
+
+    columns: by name.
+    bad: table, line and error of bad rows, at most as many as matter.
+    long: table and line of the first row that a quote may have made long.
+    first, stop: offset and line of the first row at or after the beginning of a piece of text, and
+        of the one at or after its end. Its lines count from where reading began. None if nothing
+        tells where it begins."""
+
+    def __init__(self, finder: Finder) -> None:
+        self.columns = dict[str, ColumnCells]()
+        self.bad = list[Sequence[Any]]()
+        self.long: Sequence[Any] = ()
+        self.first: Sequence[int] | None = None
+        self.stop = _END
+        self._finder = finder
+
+    def add_known(self, table: Table, known: Mapping[str, Sequence[Any]]) -> None:
+        """Adds made-up cells of columns that have types."""
         for name, cells in known.items():
             for cell in cells if self._is_judged(name) else ():
-                text = name in of_folders
+                text = name in table.of_folders
                 self.columns[name].add(cell, table, text=text, show=False, typed=True)
-        for block in blocks_of(table, unknown):
-            self._add_rows(table, block)
-            for name in block.names:
-                of_table = {"text": is_text or name in of_folders, "typed": name in known}
-                rows = block.rows_with(name)
-                if len(rows) and self._is_judged(name):
-                    self.columns[name].add_all(block.cells(name), rows, table, **of_table)
 
-    def _kind_of(self, name: str) -> str | None:
-        return self._kinds.get(name, SKIP if _is_index(name, self._kinds) else self._kinds.get(ALL))
+    def add_rows(self, table: Table, block: Block, known: Container[str]) -> None:
+        """Adds rows of a table. known: columns that have types."""
+        many_lines = np.flatnonzero(block.lines > _MANY_LINE_ENDS).tolist()
+        for row in () if self.long else map(block.row, many_lines):
+            if row.error or any(map(_is_long, row.cells.values())):
+                self.long = table.uri, row.line
+                break
+        errors = sorted(block.errors.items())[: self._most_bad + 1 - len(self.bad)]
+        self.bad += [(table.uri, int(block.line[row]), error) for row, error in errors]
+        is_text = not table.is_arrow and not is_json(table.uri)
+        for name in block.names:
+            of_table = {"text": is_text or name in table.of_folders, "typed": name in known}
+            rows = block.rows_with(name)
+            if len(rows) and self._is_judged(name):
+                self.columns[name].add_all(block.cells(name), rows, table, **of_table)
 
     def _is_judged(self, name: str) -> bool:
         """Whether the cells of a column matter. Adds the column."""
         if name not in self.columns:
-            self.columns[name] = ColumnCells(self._kind_of(name), self._separator)
-        return self.columns[name].kind != SKIP or _is_index(name, self._kinds)
+            self.columns[name] = ColumnCells(self._finder.kind_of(name), self._finder.separator)
+        return self._finder.is_judged(name)
 
-    def _add_rows(self, table: Table, block: Block) -> None:
-        """Adds what is bad or long. Raises RawDataError if bad rows are too many for the splits
-        together."""
-        many_lines = np.flatnonzero(block.lines > _MANY_LINE_ENDS).tolist()
-        for row in () if self.long else map(block.row, many_lines):
-            if row.error or any(map(_is_long, row.cells.values())):
-                self.long = f"{table.uri}:{row.line}"
-                break
-        for row, error in sorted(block.errors.items()):
-            self.bad.append(f"  {table.uri}:{block.line[row]}: {error}")
-            if len(self.bad) > len(SPLITS) * self._max_bad_records + MOST_LISTED:
-                raise RawDataError(
-                    f"--max-bad-records={self._max_bad_records}: at least {len(self.bad):,} rows "
-                    "are bad:",
-                    *self.bad[:_SHOWN],
-                    "Repair them, allow more, or see --delimiter and --encoding.",
-                )
+    @property
+    def _most_bad(self) -> int:
+        return len(SPLITS) * self._finder.max_bad_records + MOST_LISTED
+
+    @property
+    def shown_bad(self) -> list[str]:
+        """The first bad rows, for a message."""
+        return [f"  {uri}:{line}: {error}" for uri, line, error in self.bad[:_SHOWN]]
+
+    def merge(self, later: "Found", lines: int = 0) -> None:
+        """Adds what was found in later rows. lines: how many are before those that these count
+        from. Raises RawDataError if too many are bad."""
+        for name, cells in later.columns.items():
+            self._is_judged(name)
+            self.columns[name].merge(cells)
+        if later.long and not self.long:
+            uri, line = later.long
+            self.long = uri, line + lines
+        self.bad += [(uri, line + lines, error) for uri, line, error in later.bad]
+        if len(self.bad) > self._most_bad:
+            raise RawDataError(
+                f"--max-bad-records={self._finder.max_bad_records}: at least "
+                f"{self._most_bad + 1:,} rows are bad:",
+                *self.shown_bad,
+                "Repair them, allow more, or see --delimiter and --encoding.",
+            )
 
     def converted(self) -> Mapping[str, ColumnCells]:
         """The columns to convert. Raises OptionError."""
-        kinds, columns = self._kinds, self.columns
+        kinds, columns = self._finder.kinds, self.columns
         converted = {name: cells for name, cells in columns.items() if cells.kind != SKIP}
         for name in sorted(kinds.keys() - columns.keys() - {ALL}):
             raise OptionError(
@@ -144,6 +215,20 @@ class _Found:
         if kinds.get(ALL) != SKIP:
             converted |= {name: each for name, each in columns.items() if _is_index(name, kinds)}
         return converted
+
+    def stated(self) -> dict[str, Any]:
+        """All of it, as JSON has it."""
+        columns = {name: cells.stated() for name, cells in self.columns.items()}
+        names = ("bad", "long", "first", "stop")
+        return {"columns": columns, **{name: getattr(self, name) for name in names}}
+
+    @classmethod
+    def of(cls, finder: Finder, stated: Mapping[str, Any]) -> "Found":
+        """What `stated` returned."""
+        found = cls(finder)
+        columns = {name: ColumnCells.of(cells) for name, cells in stated["columns"].items()}
+        vars(found).update(stated, columns=columns)
+        return found
 
 
 def given_values(option: str, text: str | None, allowed: Sequence[str] = ()) -> dict[str, str]:

@@ -22,17 +22,18 @@ from pipeline.raw.arrow_tables import (
     unit_of,
 )
 from pipeline.raw.block import Block, Cells
+from pipeline.raw.pieces import Piece
 from pipeline.raw.rows import Table
 
 
 def arrow_blocks(
-    table: Table, columns: Set[str] | None, units: Mapping[str, str]
+    table: Table, columns: Set[str] | None, units: Mapping[str, str], piece: Piece
 ) -> Iterator[Block]:
-    """The rows of table.rows(columns, units). Raises as it does."""
-    line = 1
+    """The rows of table.rows(columns, units) in a piece. Raises as it does."""
+    line = piece.line + 1
     uri = table.uri
     with opened(uri) as file:
-        for batch in batches_of(file, uri, columns):
+        for batch in batches_of(file, uri, columns, range(line, piece.end)):
             named = class_names(batch.schema)
             cells = dict[str, Cells]()
             sizes = np.zeros(batch.num_rows if batch.num_columns else 0, np.int64)

@@ -6,6 +6,7 @@ of errors about cells are part of plan digests."""
 
 import contextlib
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence, Set
 from decimal import Decimal
 from fractions import Fraction
@@ -26,6 +27,7 @@ _MOST_ZEROS = 38  # at the end of an integer, or after its point; the file may s
 _BOMB_BYTES = 1024 * MiB
 _BOMB_RATIO = 100
 _FEW_ROWS = 4096
+_ALL_ROWS = range(1, sys.maxsize)
 
 
 @contextlib.contextmanager
@@ -72,23 +74,42 @@ def arrow_rows(
                 yield dict(zip(batch.schema.names, cells, strict=True)), sum(map(size_of, cells))
 
 
-def batches_of(file: BinaryIO, uri: str, columns: Set[str] | None) -> Iterator[Any]:
-    """The record batches of an open file, each with little memory. Raises RawDataError."""
-    return (_parquet_batches if _is_parquet(uri) else _arrow_batches)(file, uri, columns)
+def batches_of(
+    file: BinaryIO, uri: str, columns: Set[str] | None, rows: range = _ALL_ROWS
+) -> Iterator[Any]:
+    """The record batches of an open file, each with little memory. rows: numbers of those in whole
+    row groups of Parquet; others are read as a whole. Raises RawDataError."""
+    if _is_parquet(uri):
+        return _parquet_batches(file, uri, columns, rows)
+    return _arrow_batches(file, uri, columns)
+
+
+def row_groups(uri: str) -> list[tuple[int, int]]:
+    """How many rows and bytes the row groups of a Parquet file have. Raises RawDataError."""
+    with opened(uri) as file:
+        metadata = parquet.read_metadata(file)
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    return [(group.num_rows, group.total_byte_size) for group in groups]
 
 
 def _is_parquet(uri: str) -> bool:
     return uri.lower().endswith(".parquet")
 
 
-def _parquet_batches(file: BinaryIO, uri: str, columns: Set[str] | None) -> Iterator[Any]:
+def _parquet_batches(
+    file: BinaryIO, uri: str, columns: Set[str] | None, wanted: range
+) -> Iterator[Any]:
     """Page by page, and repeated texts as dictionaries: a small file may repeat a long text a
     billion times."""
     paged: dict[str, Any] = {"pre_buffer": False, "buffer_size": MiB}
     first = parquet.ParquetFile(file, **paged)
     columns_to_read = _selected(first.schema_arrow, columns)
+    end = 1
     for number in range(first.num_row_groups):
         group = first.metadata.row_group(number)
+        begin, end = end, end + group.num_rows
+        if begin not in wanted:
+            continue
         chunks = [
             chunk
             for chunk in map(group.column, range(group.num_columns))

@@ -55,6 +55,10 @@ class Block:
         of_rows = None if self.rows is None else taken(self.rows, rows)
         return Block(line, offset, size, lines, errors, columns, self.of_folders, of_rows)
 
+    def first(self, rows: int) -> "Block":
+        """The block of this many rows from its beginning."""
+        return self if rows == len(self) else self.take(np.arange(rows))
+
     @property
     def names(self) -> list[str]:
         """The columns, in the order in which rows have them."""

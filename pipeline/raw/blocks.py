@@ -17,6 +17,7 @@ from pipeline.raw import rows as one_by_one
 from pipeline.raw.arrow_blocks import arrow_blocks
 from pipeline.raw.block import Block
 from pipeline.raw.csv_block import as_utf8, tokenise
+from pipeline.raw.pieces import WHOLE, Piece
 from pipeline.raw.rows import Table, TableRow, cell_count_error, is_json, with_folders
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import uncompressed
@@ -32,16 +33,27 @@ _decode = msgspec.json.Decoder().decode
 
 
 def blocks_of(
-    table: Table, columns: Set[str] | None = None, units: Mapping[str, str] | None = None
+    table: Table,
+    columns: Set[str] | None = None,
+    units: Mapping[str, str] | None = None,
+    piece: Piece = WHOLE,
 ) -> Iterator[Block]:
-    """The rows of table.rows(columns, units) in blocks that are not empty. Raises as it does."""
+    """The rows of table.rows(columns, units) in blocks that are not empty. piece: those to read.
+    Raises as it does."""
     if table.is_arrow:
-        yield from filter(len, arrow_blocks(table, columns, units or {}))
+        yield from filter(len, arrow_blocks(table, columns, units or {}, piece))
         return
     with uncompressed(open_storage(table.uri), table.uri) as file:
         names, offset, line = table.start_of(file)
+        if piece.begin:
+            offset, line = piece.begin, piece.line
         file.seek(offset)
-        yield from filter(len, _text_blocks(table, file, names, offset, line))
+        for block in filter(len, _text_blocks(table, file, names, offset, line)):
+            rows = int(np.searchsorted(block.offset, piece.end))
+            if rows:
+                yield block.first(rows)
+            if rows < len(block):
+                return
 
 
 def _text_blocks(

@@ -1,0 +1,89 @@
+"""Pieces of large tables, so that several workers read one file.
+
+A piece of Parquet is some of its row groups. Of text it is a range of bytes, and where the first
+row after its beginning is can only be guessed: quotes may have been opened anywhere before. So the
+guess is proven afterwards: if reading the pieces ends, one after the other, where the next one
+began, the rows are those of reading the whole file."""
+
+import itertools
+import sys
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from pipeline.raw.csv_block import tokenise
+from pipeline.raw.rows import ARROW_SUFFIXES, Table, is_json
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import is_gzip
+
+_LOOKED_AT = 1 << 22  # bytes, to guess where a row begins
+_BREAK, _QUOTE = b'\n"'
+
+
+class Piece(NamedTuple):
+    """Some rows of a table: those from `begin` on that begin before `end`, which are bytes of a
+    text, and numbers of rows, from 1, of Parquet. line: how many lines or rows are before."""
+
+    begin: int
+    end: int
+    line: int
+
+
+WHOLE = Piece(0, sys.maxsize, 0)
+"""All rows of a table."""
+
+
+def pieces_of(table: Table, num_bytes: int, piece_bytes: int) -> Sequence[Piece]:
+    """The pieces of a table, one after the other, of about this size. Lines are known, and rows
+    begin where they say, in Parquet only. num_bytes: of the file. Raises RawDataError."""
+    if num_bytes <= piece_bytes or is_gzip(table.uri):
+        return (WHOLE,)
+    if not table.is_arrow:
+        cuts = [*range(0, num_bytes, piece_bytes), sys.maxsize]
+        return [Piece(begin, end, 0) for begin, end in itertools.pairwise(cuts)]
+    if not table.uri.lower().endswith(ARROW_SUFFIXES[0]):
+        return (WHOLE,)
+    return [*_groups(table, piece_bytes)]
+
+
+def _groups(table: Table, piece_bytes: int) -> Iterator[Piece]:
+    """Row groups, at least one and of about this size together."""
+    begin = end = 1
+    size = 0
+    for rows, num_bytes in table.arrow.row_groups(table.uri):
+        end += rows
+        size += num_bytes
+        if size >= piece_bytes:
+            yield Piece(begin, end, begin - 1)
+            begin, size = end, 0
+    yield Piece(begin, sys.maxsize, begin - 1)
+
+
+def guessed_start(table: Table, begin: int) -> int | None:
+    """Where the first row at or after a byte of a text seems to begin; None if nothing tells.
+
+    Whether the byte is inside quotes is tried both ways: only one makes whole rows of the text that
+    follows. Raises RawDataError."""
+    with open_storage(table.uri).open(table.uri) as file:
+        names, _, _ = table.start_of(file)
+        file.seek(begin - 1)
+        text = file.read(_LOOKED_AT)
+    data = np.frombuffer(text, np.uint8)
+    breaks = np.flatnonzero(data == _BREAK)
+    if is_json(table.uri) or not table.format.quoted or b'"' not in text:
+        return begin + int(breaks[0]) if len(breaks) else None
+    quotes = np.searchsorted(np.flatnonzero(data == _QUOTE), breaks)
+    for is_inside in (False, True):
+        ends = breaks[quotes % 2 == is_inside].tolist()
+        if ends and _is_whole(table, text[ends[0] + 1 : ends[-1] + 1], len(names)):
+            return begin + ends[0]
+    return None
+
+
+def _is_whole(table: Table, text: bytes, columns: int) -> bool:
+    """Whether a text is rows of csv with this many cells."""
+    format = table.format
+    kind = {"encoding": format.encoding, "quoted": format.quoted}
+    rows = tokenise(text, columns, table.delimiter, last=False, **kind)
+    return rows is not None and bool((rows.counts == columns).all())
