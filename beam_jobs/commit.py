@@ -157,9 +157,11 @@ def commit_split(
         )
     entry = _publish_index(plan, proven)
     fresh = [shard for shard, each in zip(entry.shards, written, strict=True) if not each.reused]
-    empty = sorted(summary.source for summary in summaries if not summary.records)
+    empty = {each.source for each in summaries} - {
+        each.source for each in summaries if each.records
+    }
     warnings = [
-        *empty_folders(plan, (job.sources[number] for number in empty)),
+        *empty_folders(plan, (job.sources[number] for number in sorted(empty))),
         *odd_shares(plan, proven, counted.records),
     ]
     warnings += _publish_copies(plan, entry, counted, uncommitted)

@@ -5,6 +5,7 @@ writes.
 
 A ConversionJob describes a conversion; its launcher sends it to every worker."""
 
+import dataclasses
 import json
 import time
 import zlib
@@ -53,7 +54,8 @@ class Source:
     kind: a folder has no bytes of its own.
     origin: the compressed file that a temporary file was made from, whose stamp is in `stat`.
     group: many small files that are scanned one after the other, as group_of encodes them; uri is
-        that of the first."""
+        that of the first.
+    piece: which of its records a worker reads, as the converter understands it; None for all."""
 
     split: str
     uri: str
@@ -64,6 +66,7 @@ class Source:
     kind: Literal["tar", "zip", "folder", "file", "group"] = "tar"
     origin: str = ""
     group: _Group = b""
+    piece: Any = None
 
     @property
     def file(self) -> File:
@@ -166,7 +169,7 @@ class Converter(_AnyConverter, Protocol):
 
 @dataclass(frozen=True)
 class Pack:
-    """Records made of one window of a source.
+    """Records made of one window of a source, or of a piece of one.
 
     keys: of each record, unique in the split.
     data, sizes: the records, one after the other, and the size of each: int64 [records].
@@ -245,6 +248,8 @@ class ConversionJob:
     scratch: tuple[str, ...] = ()  # temporary files among the sources, removed by the commit
     # required number of records by split, if there is one
     expected: Mapping[str, int] = field(default_factory=dict)
+    # of a Packer's source, by its URI, in order: workers read each alone. They change no output
+    pieces: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     local_processes: int = 1  # for the report
     run_id: str = ""  # identifies this run in its verdict; never in data
     started: float = field(default_factory=time.time, compare=False)  # Unix seconds
@@ -273,6 +278,11 @@ class ConversionJob:
     def splits(self) -> tuple[str, ...]:
         """The splits to write. Sorted, because their numbers are part of the shuffle keys."""
         return tuple(sorted({source.split for source in self.sources}))
+
+    def pieces_of(self, source: Source) -> list[Source]:
+        """The source in pieces; itself if it has none."""
+        pieces = self.pieces.get(source.uri, (None,))
+        return [dataclasses.replace(source, piece=piece) for piece in pieces]
 
     def sources_of(self, split: str) -> list[Source]:
         """The sources of a split, in order."""

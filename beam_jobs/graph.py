@@ -46,6 +46,7 @@ from beam_jobs.plan import (
 )
 from beam_jobs.references import References
 from beam_jobs.summary import check_size
+from beam_jobs.survey import Survey, pipeline_of_survey
 from pipeline.background import Background
 from pipeline.errors import ConversionError, InfeedError, StorageError
 from pipeline.shards.naming import add_digests
@@ -63,7 +64,9 @@ Samples = Mapping[int, Sampled]  # by split number
 
 
 def pipeline_of(job: ConversionJob, options: Any) -> beam.Pipeline:
-    """A pipeline that converts all splits of a job."""
+    """A pipeline that converts all splits of a job; that of a survey."""
+    if isinstance(job, Survey):
+        return pipeline_of_survey(job, options)
     pipeline = beam.Pipeline(options=options)
     scanned = (
         pipeline
@@ -99,7 +102,7 @@ def _groups(job: ConversionJob) -> list[list[tuple[int, Source]]]:
     such scans mostly wait."""
     numbered = list(enumerate(job.sources))
     if isinstance(job.converter, Packer):  # limited by the CPU, and with much in memory
-        return [[each] for each in numbered]
+        return [[(number, piece)] for number, each in numbered for piece in job.pieces_of(each)]
     remote = [each for each in numbered if is_remote(each[1].uri)]
     groups = [remote[i : i + _SCANS_AT_ONCE] for i in range(0, len(remote), _SCANS_AT_ONCE)]
     return groups + [[each] for each in numbered if not is_remote(each[1].uri)]
@@ -127,7 +130,7 @@ def _rows(
             keys += hash_sum(refs.ranks(job.seed, source.split))
             for bucket, rows in by_bucket(job, source.split, refs):
                 yield _key(job, source.split, bucket), rows
-    yield _SUMMARIES, SourceSummary(number, records, add_digests([keys]))
+    yield _SUMMARIES, SourceSummary(number, source.piece, records, add_digests([keys]))
 
 
 def _measure(element: Keyed, job: ConversionJob) -> Iterator[Keyed]:

@@ -42,12 +42,14 @@ from beam_jobs.plan import (
 )
 from beam_jobs.runners.by_name import find_runner
 from beam_jobs.summary import check_size, empty_folders, empty_shards
+from beam_jobs.survey import Survey
 from pipeline.console import parser
 from pipeline.console.console import Console, say
 from pipeline.errors import ConversionError, InfeedError, OptionError, printable
 from pipeline.machine import num_cores
 from pipeline.quiet import quiet_stderr
 from pipeline.shards.naming import plan_file, receipt_file
+from pipeline.shards.typed_json import Json
 from pipeline.sizes import counted, format_bytes
 from pipeline.storage.storage import in_parallel
 
@@ -157,26 +159,10 @@ def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO
     """Runs the conversion and prints the verdict of every split, unless told not to wait for it.
 
     Raises ConversionError with the verdict's message if a split is not complete."""
-    runner = find_runner(options.get_all_options()["runner"])
-    runner.check_job(job)
-    job.output.exists(job.output_dir)  # reports a missing bucket before the scan
-    failure = None
-    # of `python -P`, which Beam does not pass on to the workers that it starts
-    if sys.flags.safe_path:
-        os.environ["PYTHONSAFEPATH"] = "1"
-    # Local workers log their start and end, and a failure as six tracebacks, and have no option to
-    # stop this. The verdict or the exception has the reason.
-    quiet = quiet_stderr() if runner.quiet else contextlib.nullcontext()
-    with progress_bars(job, console), quiet:
-        try:
-            if not runner.run(job, options, console, waiting):
-                return
-        except OptionError:
-            raise
-        except Exception as e:  # runners wrap errors in classes of their own
-            if isinstance(e.__context__, KeyboardInterrupt):
-                raise e.__context__ from None
-            failure = e
+    with progress_bars(job, console):
+        has_ended, failure = _run(job, options, console, waiting)
+    if not has_ended:
+        return
     verdicts = {split: Verdict.fetch(job, split) for split in job.splits}
     failed = list[str]()
     for verdict in filter(None, verdicts.values()):
@@ -196,6 +182,46 @@ def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO
             f"the runner reported success, but the commit of {', '.join(missing)} never ran: it "
             "lost data. No manifest was written. Choose another --runner."
         )
+
+
+def survey(job: Survey, options, console: Console) -> Iterator[Json]:
+    """Runs a survey and yields what each source shows, in order. Raises RawDataError,
+    ConversionError."""
+    total = counted(len(job.groups), "part")
+    with console.status("") as status:
+
+        def show() -> None:
+            status.update(f"looking at the raw data: {job.num_seen():,} of {total}")
+
+        with _repeated(show, job):
+            _, failure = _run(job, options, console, Waiting(cancel_on_interrupt=True))
+    if failure and job.num_seen() < len(job.groups):
+        raise _without_verdict(failure) from failure
+    yield from job.results()
+
+
+def _run(
+    job: ConversionJob, options, console: Console, waiting: Waiting
+) -> tuple[bool, Exception | None]:
+    """Whether the job has ended, and what it failed with."""
+    runner = find_runner(options.get_all_options()["runner"])
+    runner.check_job(job)
+    job.output.exists(job.output_dir)  # reports a missing bucket before the scan
+    # of `python -P`, which Beam does not pass on to the workers that it starts
+    if sys.flags.safe_path:
+        os.environ["PYTHONSAFEPATH"] = "1"
+    # Local workers log their start and end, and a failure as six tracebacks, and have no option to
+    # stop this. The verdict or the exception has the reason.
+    quiet = quiet_stderr() if runner.quiet else contextlib.nullcontext()
+    with quiet:
+        try:
+            return runner.run(job, options, console, waiting), None
+        except OptionError:
+            raise
+        except Exception as e:  # runners wrap errors in classes of their own
+            if isinstance(e.__context__, KeyboardInterrupt):
+                raise e.__context__ from None
+            return True, e
 
 
 def _without_verdict(failure: Exception) -> Exception:
@@ -230,31 +256,39 @@ def progress_bars(job: ConversionJob, console: Console) -> Iterator[None]:
         console=console,
     ) as progress:
         bars = [_Bar(job, split, progress) for split in job.splits]
-        stop = threading.Event()
-        seconds = _POLL_SECONDS_REMOTE if job.output.remote else _POLL_SECONDS
-
-        def poll() -> None:
-            while not stop.wait(seconds):
-                _update(job, bars)
-
-        thread = threading.Thread(target=poll, daemon=True)
-        thread.start()
-        try:
+        with _repeated(lambda: _update(job, bars), job):
             yield
-        finally:
-            stop.set()
-            # the thread may be waiting for a bucket
-            if not isinstance(sys.exception(), KeyboardInterrupt):
-                thread.join()
-                _update(job, bars)
+
+
+@contextlib.contextmanager
+def _repeated(show: Callable[[], None], job: ConversionJob) -> Iterator[None]:
+    """Calls a function every now and then while the block runs the job, and at its end."""
+    stop = threading.Event()
+    seconds = _POLL_SECONDS_REMOTE if job.output.remote else _POLL_SECONDS
+
+    def poll() -> None:
+        while not stop.wait(seconds):
+            with contextlib.suppress(InfeedError):  # a bar must never fail a conversion
+                show()
+
+    thread = threading.Thread(target=poll, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        # the thread may be waiting for a bucket
+        if not isinstance(sys.exception(), KeyboardInterrupt):
+            thread.join()
+            with contextlib.suppress(InfeedError):
+                show()
 
 
 def _update(job: ConversionJob, bars: "list[_Bar]") -> None:
-    with contextlib.suppress(InfeedError):  # a bar must never fail a conversion
-        names = {f"_shards/{name}" for name in job.output.list(job.path("_shards"))}
-        for bar in bars:
-            with contextlib.suppress(InfeedError):  # a damaged claim stops only its own bar
-                bar.refresh(names)
+    names = {f"_shards/{name}" for name in job.output.list(job.path("_shards"))}
+    for bar in bars:
+        with contextlib.suppress(InfeedError):  # a damaged claim stops only its own bar
+            bar.refresh(names)
 
 
 class _Bar:

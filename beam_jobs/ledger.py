@@ -11,6 +11,7 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -235,9 +236,11 @@ def finished_shards(plan: SplitPlan) -> Iterator[Receipt]:
 
 @dataclass(frozen=True)
 class SourceSummary:
-    """Totals of the scan of one source. The runner passes it to commit along with the rows."""
+    """Totals of the scan of one source, or of a piece of one. The runner passes it to commit along
+    with the rows."""
 
     source: int  # its number in the job
+    piece: Any
     records: int
     key_digest: int
 
@@ -263,9 +266,14 @@ def check_scanned(plan: SplitPlan, summaries: Sequence[SourceSummary]) -> None:
 
     Runs before the claim, so that such a run does not claim the split for a wrong plan."""
     job = plan.job
-    expected = {number for number, source in enumerate(job.sources) if source.split == plan.split}
-    arrived = [summary.source for summary in summaries]
-    problems = _miscounted("input", arrived, expected, lambda number: job.sources[number].name)
+    expected = {
+        (number, piece.piece)
+        for number, source in enumerate(job.sources)
+        for piece in job.pieces_of(source)
+        if source.split == plan.split
+    }
+    arrived = [(summary.source, summary.piece) for summary in summaries]
+    problems = _miscounted("input", arrived, expected, lambda each: job.sources[each[0]].name)
     scanned = sum(summary.records for summary in summaries)
     keys = add_digests(summary.key_digest for summary in summaries)
     if not problems and (scanned, keys) != (plan.total.records, plan.total.key_digest):
@@ -318,13 +326,13 @@ def _refuse_lost(split: str, problems: Sequence[str]) -> None:
 
 
 def _miscounted(
-    what: str, arrived: Iterable[int], expected: Collection[int], name: Callable[[int], str]
+    what: str, arrived: Iterable[Any], expected: Collection[Any], name: Callable[[Any], str]
 ) -> list[str]:
     counts = Counter(arrived)
     return [
         f"{what} {name(number) if number in expected else number} arrived {counts[number]} times "
         f"instead of {int(number in expected)}"
-        for number in sorted({*expected, *counts})
+        for number in sorted({*expected, *counts}, key=repr)
         if counts[number] != (number in expected)
     ]
 

@@ -59,7 +59,9 @@ def remove_packed_files(job: ConversionJob, split: str, *, of_job: bool = False)
     if not isinstance(job.converter, Packer):
         return
     directory = job.path("_scratch")
-    of_sources = {_name(job, source) for source in job.sources_of(split)}
+    of_sources = {
+        _name(job, piece) for source in job.sources_of(split) for piece in job.pieces_of(source)
+    }
     if not of_job:
         job.output.sweep(directory, [f"{split}.*"])
     matches = filter(None, map(_PACKED.fullmatch, job.output.list(directory)))
@@ -107,11 +109,11 @@ def _packed(
                 with job.output.publish(path) as sink:
                     for piece in (*rows(), _zipped(table)):
                         sink.write(piece)
-                    _check_unchanged(source)  # before the file appears
+                    check_unchanged(source)  # before the file appears
             else:
                 body = b"".join(rows(payloads=False))
         yield from _rows(job, source, number, path, table, body)
-    _check_unchanged(source)  # if it became shorter, a window may be missing
+    check_unchanged(source)  # if it became shorter, a window may be missing
 
 
 def _file_bytes(job: ConversionJob) -> int:
@@ -126,7 +128,7 @@ def _name(job: ConversionJob, source: Source) -> str:
     """The name of a source's packed files, without their number."""
     fields = json.dumps(dict(job.converter.digest_fields()), sort_keys=True)
     files = (f"{file.uri}\0{file.stat.bytes}\0{file.stat.version}" for file in files_of(source))
-    place = f"{source.split}\0{source.offset}\0{source.bytes}"
+    place = f"{source.split}\0{source.offset}\0{source.bytes}\0{source.piece}"
     order = f"{job.seed}\0{job.num_buckets}\0{_file_bytes(job)}"
     return f"{source.split}.{_digest(str(_VERSION), fields, place, order, *files):016x}"
 
@@ -259,7 +261,7 @@ def _rows(
     stamp = _digest(*(file.stat.version for file in files))
     file = File(path, Stat(sum(file.stat.bytes for file in files), None, stamp))
     columns = tuple(table["columns"].tolist())
-    packed = PackedFile(file, source.uri, source.offset, number, columns, body)
+    packed = PackedFile(file, source.uri, source.offset, source.piece, number, columns, body)
     rank, size, more = (table[name] for name in ("rank", "size", "more"))
     rows = PackedRows(packed, 0, 0, rank, size, more)
     buckets = buckets_of(job, rank)
@@ -277,7 +279,8 @@ def stats_of(files: Sequence[File]) -> Sequence[Stat]:
     return in_parallel(lambda file: open_storage(file.uri).stat(file.uri), files)
 
 
-def _check_unchanged(source: Source) -> None:
+def check_unchanged(source: Source) -> None:
+    """Raises RawDataError if a file of a source is not as it was when the command started."""
     files = files_of(source)
     for file, stat in zip(files, stats_of(files), strict=True):
         if not stat.agrees_with(file.stat):

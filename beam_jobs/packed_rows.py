@@ -36,14 +36,15 @@ class PackedFile:
     """One packed file.
 
     file: its path, and the size and version of the raw data that it was made from.
-    source, offset, number: the raw file, where its range begins, and how many packed files of it
-        come before.
+    source, offset, piece, number: the raw file, where its range begins, which piece of it, and how
+        many packed files of it come before.
     columns: the converter's, in trailers.
     body: of a dry run, which writes no file: the rows without payloads."""
 
     file: File
     source: str
     offset: int
+    piece: Any
     number: int
     columns: tuple[str, ...]
     body: bytes | None = None
@@ -133,7 +134,7 @@ def in_file_order(parts: Sequence[PackedRows]) -> list[PackedRows]:
     Those that follow on each other in a file, from several buckets, are joined."""
 
     def place(part: PackedRows) -> tuple[Any, ...]:
-        return part.file.source, part.file.offset, part.file.number
+        return part.file.source, part.file.offset, part.file.piece, part.file.number
 
     in_order = list[PackedRows]()
     ordered = sorted(parts, key=lambda part: (place(part), part.first))

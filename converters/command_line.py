@@ -9,22 +9,26 @@ import argparse
 import contextlib
 import difflib
 import logging
+import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from beam_jobs.converter import ConversionJob, Converter, Packer, Source, Waiting
 from beam_jobs.launch import dry_run, launch
+from beam_jobs.launch import survey as survey_by_job
 from beam_jobs.runners.by_name import RUNNERS, find_runner
 from beam_jobs.runners.processes import process_flags
 from beam_jobs.scratch import Scratch
 from beam_jobs.summary import check_places
+from beam_jobs.survey import Survey
 from converters.raw.files import unread
 from pipeline.checks import check_number, did_you_mean
 from pipeline.console.console import Console, say
 from pipeline.console.parser import Parser, spelled
 from pipeline.errors import InfeedError, OptionError
 from pipeline.packages import how_to_install
+from pipeline.shards.typed_json import Json
 from pipeline.sizes import parse_bytes
 
 
@@ -102,6 +106,11 @@ def parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpa
     if rest:
         _beam(args, rest)
     args.of_beam = rest
+    for name, number in vars(args).items():
+        if re.fullmatch("num_.+_shards", name):
+            check_number(f"--{name.replace('_', '-')}", number, at_least=1)
+    check_number("--seed", args.seed, at_least=0)
+    check_number("--max-bad-records", args.max_bad_records, at_least=0)
     return args
 
 
@@ -153,20 +162,19 @@ def run(
     expected: Mapping[str, int] | None = None,
     notices: Sequence[str] = (),
     used: str | None = None,
+    pieces: Mapping[str, Sequence[Any]] | None = None,
+    files: Sequence[str] = (),
 ) -> int:
     """Converts the sources, or reports a --dry-run. Returns the exit status: 1 if a dry run
     predicts a failure.
 
     scratch: has the temporary files among the sources. expected: required number of records per
     split. notices: printed first, with one about raw data that is not read. used: see unread, for
-    that notice; None for none. Raises OptionError."""
+    that notice; None for none. pieces: see ConversionJob. files: of a survey, for the commit to
+    remove. Raises OptionError."""
     num_shards = {
         source.split: getattr(args, f"num_{source.split}_shards", None) for source in sources
     }
-    for split, number in num_shards.items():
-        check_number(f"--num-{split}-shards", number, at_least=1)
-    check_number("--seed", args.seed, at_least=0)
-    check_number("--max-bad-records", args.max_bad_records, at_least=0)
     if not sources:
         raise OptionError("nothing to convert: the raw data has none of the chosen splits.")
     job = ConversionJob(
@@ -179,8 +187,9 @@ def run(
         max_bad_records=args.max_bad_records,
         overwrite=args.overwrite,
         verify_existing=args.verify_existing,
-        scratch=scratch.paths if scratch else (),
+        scratch=(*(scratch.paths if scratch else ()), *files),
         expected=expected or {},
+        pieces=pieces or {},
         run_id=uuid.uuid4().hex,
     )
     console = Console()
@@ -194,6 +203,15 @@ def run(
         scratch.keep()
     launch(job, options, console, Waiting(args.detach, args.cancel_on_interrupt))
     return 0
+
+
+def survey(args: argparse.Namespace, job: Survey) -> Iterator[Json]:
+    """Runs a survey on the command's runner, and yields what each source shows. Raises
+    RawDataError, OptionError, ConversionError."""
+    options = beam_options(args, args.of_beam)
+    yield from survey_by_job(job, options, Console())
+    if find_runner(args.runner).has_processes:  # decided once
+        args.local_processes = options.get_all_options()["direct_num_workers"]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -13,6 +13,7 @@ if __name__ == "__main__":
 import argparse
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 from beam_jobs.launch import exit_with
@@ -24,13 +25,14 @@ from converters.raw.files import first_few, left_out
 from converters.raw.splits import SPLITS, HeldOut, held_out_of
 from converters.table.columns import CLASS_NAME, KINDS, SKIP, Column
 from converters.table.converter import ImageTableConverter
-from converters.table.finding import ALL, find_columns, given_values
+from converters.table.finding import ALL, Finder, found_columns, given_values
 from converters.table.held_out import SPLIT_BY
 from converters.table.layouts import add_csv_options, check_columns, find_tables, table_format
 from converters.table.row_converter import RowConverter
+from converters.table.survey import TableSurvey
 from pipeline.console.console import Console
 from pipeline.errors import LabelError, OptionError
-from pipeline.raw.rows import Table, is_json
+from pipeline.raw.rows import is_json
 from pipeline.storage.storage import join
 
 EXAMPLES = (
@@ -68,17 +70,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     others = [name for name in raw.others if join(args.raw_data_dir, name) != args.label_file]
     notices = [*left_out(others, _NO_SPLIT), *raw.notices]
     shared = (args.key_column, format, held_out, to_jpeg)
-    with Console().status("looking at the columns"):  # reads every row of every table
+    survey = TableSurvey(args, raw, format)
+    # which reads every row of every table
+    with Console().status("looking at the columns") if survey.is_here else nullcontext():
         if args.image_column:
             converter = ImageTableConverter(
-                args.image_column, _target(args, raw.tables, notices), *shared
+                args.image_column, _target(args, survey, notices), *shared
             )
         elif args.text_column:
             text = Column(args.text_column, "text", key="text", required=True)
-            columns = (text, *_target(args, raw.tables, notices))
+            columns = (text, *_target(args, survey, notices))
             converter = RowConverter(columns, *shared, "text_table")
         else:
-            columns = _all_columns(args, raw.tables, notices)
+            columns = _all_columns(args, survey, notices)
             stored = args.image_format or "stored"
             features = tuple(column for column in columns if column.kind != SKIP)
             converter = RowConverter(features, *shared, image_format=stored)
@@ -89,7 +93,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.stratify:
             _check_classes(args)
             converter = converter.stratified(raw.sources)
-    return run(args, converter, raw.sources, notices=notices)
+        if not args.image_column:
+            survey.cut()
+    return run(
+        args,
+        converter,
+        raw.sources,
+        notices=notices,
+        pieces={} if args.image_column else survey.pieces,
+        files=survey.files,
+    )
 
 
 def _check_classes(args: argparse.Namespace) -> None:
@@ -98,7 +111,7 @@ def _check_classes(args: argparse.Namespace) -> None:
 
 
 def _all_columns(
-    args: argparse.Namespace, tables: Sequence[Table], notices: list[str]
+    args: argparse.Namespace, survey: TableSurvey, notices: list[str]
 ) -> Mapping[Column, str]:
     """All columns, which become features, and what was seen of their cells."""
     label = args.label_column
@@ -107,14 +120,15 @@ def _all_columns(
     defaults = dict.fromkeys(missing, kinds.get(ALL)) | ({label: "category"} if label else {})
     kinds = defaults | kinds
     columns = dict[Column, str]()
-    found = find_columns(tables, kinds, None, args.max_bad_records, notices)
+    finder = Finder(kinds, None, args.max_bad_records)
+    found = found_columns(survey.find(finder), survey.tables, notices)
     for column, seen in found.items():
         if column.name in missing and column.kind not in ("float32", "int64", "category"):
             raise OptionError(
                 f"--missing: {column.name!r} holds {column.kind}. Give it numbers and categories."
             )
         columns[replace(column, missing=missing.get(column.name))] = seen
-    headers = [table for table in tables if not is_json(table.uri)]
+    headers = [table for table in survey.tables if not is_json(table.uri)]
     names = [column.name for column in columns if column.kind != SKIP]
     check_columns(headers, {_OF_OTHERS: names})
     for name in names:
@@ -178,7 +192,7 @@ def _option(name: str) -> str:
 
 
 def _target(
-    args: argparse.Namespace, tables: Sequence[Table], notices: list[str]
+    args: argparse.Namespace, survey: TableSurvey, notices: list[str]
 ) -> tuple[Column, ...]:
     """The labels or numbers, under the keys that readers of images or of texts expect."""
     if numbers := _target_columns(args):
@@ -193,7 +207,8 @@ def _target(
     column = Column(name, "category", separator=separator)
     if not args.label_file:
         kinds = {name: "category", ALL: SKIP}
-        (classes,) = find_columns(tables, kinds, separator, args.max_bad_records, notices)
+        finder = Finder(kinds, separator, args.max_bad_records)
+        (classes,) = found_columns(survey.find(finder), survey.tables, notices)
         column = replace(column, names=classes.names)
     column = _as_label(args, column)
     if separator:

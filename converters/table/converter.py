@@ -21,11 +21,12 @@ from converters.raw.splits import HeldOut, is_of
 from converters.raw.tars import Member
 from converters.table.columns import Column, features_of, labels_of, needed_for
 from converters.table.held_out import class_of, group_of
+from converters.table.layouts import table_of
 from pipeline.errors import StorageError
 from pipeline.raw.cells import cell_of, text_cell
 from pipeline.raw.image_files import ToJpeg
 from pipeline.raw.jpeg import Jpeg
-from pipeline.raw.rows import Table, TableRow
+from pipeline.raw.rows import TableRow
 from pipeline.shards.example import Value, encode_example
 from pipeline.shards.schema import USUAL_FORMAT, Labels, Schema, TableFormat, stated
 from pipeline.storage.schemes import is_remote, open_storage
@@ -102,7 +103,7 @@ class ImageTableConverter:
 
     def _rows(self, source: Source) -> Iterator[tuple[str, Reference, str, str]]:
         """The place of each row, a reference to it, what decides its split, and its class."""
-        table = Table(source.uri, self.format, source.tag)
+        table = table_of(source, self.format)
         by = self.held_out and self.held_out.column
         rows = table.rows(*needed_for(self.target, self.column, self.key_column, by))
         several = in_parallel if self.held_out and self.held_out.by == "content" else map

@@ -2,7 +2,7 @@
 
 import itertools
 import sys
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,20 +42,26 @@ def find_columns(
     kinds: Mapping[str, str | None],
     separator: str | None = None,
     max_bad_records: int = 0,
-    notices: list[str] | None = None,
-    read: "Callable[[Finder], Found] | None" = None,
 ) -> Mapping[Column, str]:
-    """The columns to convert, in the order in which they are found, and what was seen of their
-    cells; of the kind SKIP those without a name. Reads every row; the conversion reports bad ones.
-
-    kinds, separator, max_bad_records: see Finder. notices: gets those about cells. read: reads the
-    tables in another way than one after the other. Raises OptionError, LabelError; RawDataError if
-    every row is bad, or more than the splits may have."""
+    """found_columns of tables that are read one after the other. See Finder."""
     tables = [*tables]
     finder = Finder(kinds, separator, max_bad_records)
-    found = read(finder) if read else finder.find_all(tables)
+    found = Found(finder)
+    for table in tables:
+        found.merge(finder.find(table))
+    return found_columns(found, tables)
+
+
+def found_columns(
+    found: "Found", tables: Sequence[Table], notices: list[str] | None = None
+) -> Mapping[Column, str]:
+    """The columns to convert, in the order in which they were found, and what was seen of their
+    cells; of the kind SKIP those without a name.
+
+    notices: gets those about cells. Raises OptionError, LabelError; RawDataError if every row is
+    bad."""
     if found.long and notices is not None:
-        uri, line = found.long[0]
+        uri, line = found.long
         notices.append(
             f"cells have more than {_MANY_LINE_ENDS} line ends, the first in {uri}:{line}. If "
             "their quotes are characters like any other, rows are lost in them: give --quote none."
@@ -80,14 +86,6 @@ class Finder:
     separator: str | None = None
     max_bad_records: int = 0
 
-    def find_all(self, tables: Iterable[Table]) -> "Found":
-        """What the tables hold. Raises RawDataError if more rows are bad than the splits together
-        may have."""
-        found = Found(self)
-        for table in tables:
-            found.merge(self.find(table))
-        return found
-
     def find(self, table: Table, piece: Piece = WHOLE) -> "Found":
         """What a table holds, or a piece of it."""
         found = Found(self)
@@ -110,6 +108,8 @@ class Finder:
             found.first = found.first or [int(block.offset[0]), int(block.line[0])]
             rows = int(np.searchsorted(block.offset, piece.end))
             found.add_rows(table, block.first(rows), known)
+            if found.has_too_many_bad:  # which `merge` raises, with the lines of the entire file
+                break
             if rows < len(block):
                 found.stop = [int(block.offset[rows]), int(block.line[rows])]
                 break
@@ -173,6 +173,11 @@ class Found:
         return self._finder.is_judged(name)
 
     @property
+    def has_too_many_bad(self) -> bool:
+        """Whether more rows are bad than the splits together may have."""
+        return len(self.bad) > self._most_bad
+
+    @property
     def _most_bad(self) -> int:
         return len(SPLITS) * self._finder.max_bad_records + MOST_LISTED
 
@@ -191,7 +196,7 @@ class Found:
             uri, line = later.long
             self.long = uri, line + lines
         self.bad += [(uri, line + lines, error) for uri, line, error in later.bad]
-        if len(self.bad) > self._most_bad:
+        if self.has_too_many_bad:
             raise RawDataError(
                 f"--max-bad-records={self._finder.max_bad_records}: at least "
                 f"{self._most_bad + 1:,} rows are bad:",
@@ -229,6 +234,21 @@ class Found:
         columns = {name: ColumnCells.of(cells) for name, cells in stated["columns"].items()}
         vars(found).update(stated, columns=columns)
         return found
+
+
+def placed_pieces(found: Sequence[Found]) -> list[tuple[Piece, int, Found]]:
+    """The pieces of a text in which these were found: where they are, how many lines are before
+    those that they count from, and what was found. [] if one does not begin where the one before
+    ends, so that a guess was wrong."""
+    placed = [(Piece(0, found[0].stop[0], 0), 0, found[0])]
+    lines = 0
+    for before, each in itertools.pairwise(found):
+        if not each.first or before.stop[0] != each.first[0]:
+            return []
+        begin, line = each.first
+        lines += before.stop[1] - line
+        placed.append((Piece(begin, each.stop[0], lines + line - 1), lines, each))
+    return placed
 
 
 def given_values(option: str, text: str | None, allowed: Sequence[str] = ()) -> dict[str, str]:

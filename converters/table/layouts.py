@@ -32,12 +32,13 @@ _CACHE = re.compile(r"(^|/)cache-[0-9a-f]+\.arrow$")  # of datasets, which has i
 @dataclass(frozen=True)
 class RawTables:
     """The files to scan; all tables, including those of splits not chosen. others: files of no
-    split. notices: of files that are no tables."""
+    split. notices: of files that are no tables. whole: all tables as sources, each once."""
 
     sources: Sequence[Source]
     tables: Sequence[Table]
     others: Sequence[str]
     notices: Sequence[str] = ()
+    whole: Sequence[Source] = ()
 
 
 def find_tables(
@@ -75,22 +76,31 @@ def find_tables(
         )
     examples = "table of a split, like train.csv or validation-1.jsonl"
     by_name = by_split(raw_data_dir, list(uris), held_out, examples)
-    sources = [
-        Source(split, uris[name], found[name], bytes=found[name].bytes, tag=name, kind="file")
-        for split in chosen(raw_data_dir, splits, by_name)
-        for name in by_name[split]
-    ]
+
+    def sources_of(split: str, names: Iterable[str]) -> list[Source]:
+        return [
+            Source(split, uris[name], found[name], bytes=found[name].bytes, tag=name, kind="file")
+            for name in names
+        ]
+
+    splits = chosen(raw_data_dir, splits, by_name)
     read = sorted({name for names in by_name.values() for name in names})
     rest = [name for name in found if not (name in uris or name.lower().endswith(IMAGE_SUFFIXES))]
     return RawTables(
-        sources,
+        [source for split in splits for source in sources_of(split, by_name[split])],
         [Table(uris[name], format, name) for name in read],
         [name for name in uris if name not in read],
         [
             *left_out(rest, _WHY_NOT),
             *left_out(unsearched, "Folders are searched for images that the tables name."),
         ],
+        sources_of("", read),
     )
+
+
+def table_of(source: Source, format: TableFormat) -> Table:
+    """The table of a source."""
+    return Table(source.uri, format, source.tag)
 
 
 def check_columns(tables: Sequence[Table], required: Mapping[str, Sequence[str]]) -> None:

@@ -27,12 +27,13 @@ from converters.table.columns import (
 )
 from converters.table.converter import find_image, is_below
 from converters.table.held_out import class_of, group_of
+from converters.table.layouts import table_of
 from converters.table.records import Records
 from pipeline.raw.block import Block, objects
 from pipeline.raw.blocks import blocks_of
 from pipeline.raw.cells import cell_of, text_cell
 from pipeline.raw.image_files import CUT, NOTES, ToJpeg
-from pipeline.raw.rows import Table
+from pipeline.raw.pieces import WHOLE
 from pipeline.shards.schema import USUAL_FORMAT, Labels, Schema, TableFormat, stated
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage
@@ -108,10 +109,7 @@ class RowConverter:
     def _blocks(self, source: Source) -> Iterator[Block]:
         by = self.held_out and self.held_out.column
         needed = needed_for(self.columns, self.key_column, by)
-        return blocks_of(self._table(source), *needed)
-
-    def _table(self, source: Source) -> Table:
-        return Table(source.uri, self.format, source.tag)
+        return blocks_of(table_of(source, self.format), *needed, source.piece or WHOLE)
 
     def stratified(self, sources: Sequence[Source]) -> "RowConverter":
         """The converter that holds out the same share of each class."""
@@ -139,7 +137,7 @@ class RowConverter:
 
     def _keys(self, source: Source, block: Block) -> tuple[list[str], dict[int, str]]:
         """The key of each row in its split, and the errors of those that cannot be read."""
-        name = self._table(source).name
+        name = table_of(source, self.format).name
         keys = [f"{name}:{line}" for line in block.line.tolist()]
         errors = {**block.errors}
         if self.key_column:
@@ -171,7 +169,7 @@ class RowConverter:
                 records.add(column)
         good, data, sizes = records.encoded(self.schema)
         offsets = window.offset.tolist()
-        word = "row" if self._table(source).is_arrow else "line"
+        word = "row" if table_of(source, self.format).is_arrow else "line"
         unusable = [
             Reference(
                 keys[row], source.file, offsets[row], 0, f"{word} {window.line[row]}: {error}", {}

@@ -53,7 +53,7 @@ def plan_and_rows(raw, out, split="train", **options):
     pieces, sums, summaries = {}, {}, []
     for number, source in enumerate(job.sources):
         refs = concat(list(converter.scan(STORAGE, source)))
-        summaries.append(SourceSummary(number, len(refs), hash_sum(refs.ranks(0, split))))
+        summaries.append(SourceSummary(number, None, len(refs), hash_sum(refs.ranks(0, split))))
         for bucket, piece in by_bucket(job, split, refs):
             pieces.setdefault(bucket, []).append(piece)
             sums[bucket] = add_sums([sums.get(bucket, BucketSums()), measure(job, split, piece)])

@@ -11,12 +11,13 @@ from pyarrow import parquet
 from sweep import SWEEP
 
 from converters import table_to_gcs
-from converters.table import column_cells, finding, row_converter
+from converters.table import column_cells, finding, row_converter, survey
 from converters.table.block_values import contents_of
 from converters.table.columns import Column
 from pipeline.errors import InfeedError
 from pipeline.raw import blocks
 from pipeline.raw.block import Block
+from pipeline.raw.pieces import WHOLE
 from pipeline.raw.rows import Table
 
 pytestmark = pytest.mark.usefixtures("without_beam")
@@ -116,9 +117,12 @@ def test_tables_as_columns_give_the_bytes_notes_and_errors_of_rows(
             (tmp_path / "raw" / name).write_text(csv_of(r, separator))
     monkeypatch.setattr(column_cells, "_FEW_VALUES", 3)
     monkeypatch.setattr(blocks, "PIECE_BYTES", r.choice((40, 300, 1 << 19)))
+    monkeypatch.setattr(survey, "_PIECE_BYTES", r.choice((50, 200, 1 << 19)))
     found = outcome(tmp_path / "raw", tmp_path / "out", options, capsys, shard_digests)
+    monkeypatch.setattr(survey, "_PIECE_BYTES", 1 << 19)
 
-    def by_rows(table, columns=None, units=None):
+    def by_rows(table, columns=None, units=None, piece=WHOLE):
+        assert piece == WHOLE
         rows = [*table.rows(columns, units)]
         yield from [Block.of(rows)] if rows else []
 

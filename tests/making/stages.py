@@ -5,7 +5,7 @@ import pickle
 from collections import defaultdict
 from unittest import mock
 
-from beam_jobs import graph
+from beam_jobs import graph, survey
 from beam_jobs.plan import add_sums, lowest
 
 
@@ -16,6 +16,10 @@ class Stages:
         self.job = pickle.loads(pickle.dumps(job))  # workers get a copy
 
     def run(self):
+        if isinstance(self.job, survey.Survey):
+            for element in self.job.elements:
+                survey.look(element, self.job)
+            return self
         scanned = self._all(graph._scan, graph._groups(self.job))
         sums = {key: add_sums(values) for key, values in by_key(self._all(graph._measure, scanned))}
         sampled = {}
