@@ -17,7 +17,7 @@ from pipeline.raw.rows import ARROW_SUFFIXES, Table, is_json
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import is_gzip
 
-_LOOKED_AT = 1 << 22  # bytes, to guess where a row begins
+_LOOKED_AT = (1 << 14, 1 << 18, 1 << 22)  # bytes, to guess where a row begins
 _BREAK, _QUOTE = b'\n"'
 
 
@@ -63,27 +63,33 @@ def _groups(table: Table, piece_bytes: int) -> Iterator[Piece]:
 def guessed_start(table: Table, begin: int) -> int | None:
     """Where the first row at or after a byte of a text seems to begin; None if nothing tells.
 
-    Whether the byte is inside quotes is tried both ways: only one makes whole rows of the text that
-    follows. Raises RawDataError."""
+    Whether the byte is inside quotes is tried both ways: the one that makes more rows of the text
+    that follows is taken. Raises RawDataError."""
     with open_storage(table.uri).open(table.uri) as file:
         names, _, _ = table.start_of(file)
         file.seek(begin - 1)
-        text = file.read(_LOOKED_AT)
+        text = file.read(_LOOKED_AT[-1])
+    first = text.find(b"\n") + 1
+    for num_bytes in _LOOKED_AT if table.format.quoted and not is_json(table.uri) else ():
+        starts = _starts(text[:num_bytes])
+        rows = [_num_rows(table, text[start:num_bytes], len(names)) for start in starts]
+        if len({*rows}) > 1:
+            return begin - 1 + starts[rows[1] > rows[0]]
+    return begin - 1 + first if first else None
+
+
+def _starts(text: bytes) -> list[int]:
+    """After the first line break that an even number of quotes is before, and an odd number."""
     data = np.frombuffer(text, np.uint8)
     breaks = np.flatnonzero(data == _BREAK)
-    if is_json(table.uri) or not table.format.quoted or b'"' not in text:
-        return begin + int(breaks[0]) if len(breaks) else None
     quotes = np.searchsorted(np.flatnonzero(data == _QUOTE), breaks)
-    for is_inside in (False, True):
-        ends = breaks[quotes % 2 == is_inside].tolist()
-        if ends and _is_whole(table, text[ends[0] + 1 : ends[-1] + 1], len(names)):
-            return begin + ends[0]
-    return None
+    first = ([*breaks[quotes % 2 == odd][:1], len(text)][0] for odd in (0, 1))
+    return [int(at) + 1 for at in first]
 
 
-def _is_whole(table: Table, text: bytes, columns: int) -> bool:
-    """Whether a text is rows of csv with this many cells."""
+def _num_rows(table: Table, text: bytes, columns: int) -> int:
+    """How many rows of csv with this many cells a text begins with; 0 if it is not strict csv."""
     format = table.format
-    kind = {"encoding": format.encoding, "quoted": format.quoted}
-    rows = tokenise(text, columns, table.delimiter, last=False, **kind)
-    return rows is not None and bool((rows.counts == columns).all())
+    kind = {"encoding": format.encoding, "quoted": True, "last": False}
+    rows = tokenise(text[: text.rfind(b"\n") + 1], columns, table.delimiter, **kind)
+    return 0 if rows is None else int((rows.counts == columns).sum())
