@@ -1,4 +1,4 @@
-"""kill -9 and Ctrl-C while a table is converted from Parquet: the same command again ends with the same bytes."""
+"""kill -9 and Ctrl-C while tables are converted: the same command again ends with the same bytes."""
 
 import hashlib
 import json
@@ -20,6 +20,7 @@ CONVERT += "from beam_jobs.launch import exit_with; exit_with(main)"
 # so that --local-processes=auto is 2 for a table of some bytes
 LARGE = "from beam_jobs.runners import processes; processes._SECONDS_PER_PROCESS = 1e-9; "
 LARGE += "processes.num_cores = lambda: 2; processes.free_memory_bytes = lambda: 2**32; "
+PIECES = "from converters.table import survey; survey._PIECE_BYTES = 2000; "
 ENDS = [("launcher", signal.SIGKILL, "auto")]
 if SWEEP:
     ENDS += [("group", signal.SIGINT, "auto"), ("launcher", signal.SIGINT, "auto")]
@@ -36,11 +37,13 @@ KILLS = (  # see sitecustomize
     "after:columns.json",
     "half:manifest.json",
 )
+KILLS_OF_PIECES = ("after:survey.*-2", "half:survey.*-1", "half:train.*-0", "after:train.*-1")
 
 
 @pytest.fixture(scope="module")
 def raw(tmp_path_factory):
-    """Three tables in row groups of 40 rows. `even` is true where the note has an even number."""
+    """Three tables of Parquet in row groups of 40 rows, and one of csv. `even` is true where the note has an even
+    number."""
     directory = tmp_path_factory.mktemp("tables")
     for part in range(3):
         rows = range(100 * part, 100 * part + 100)
@@ -51,6 +54,8 @@ def raw(tmp_path_factory):
             "even": [((False, True), ("false", "true"), (0, 1))[part][i % 2 == 0] for i in rows],
         }
         parquet.write_table(pa.table(table), directory / f"train-{part}.parquet", row_group_size=40)
+    lines = [f'{i / 7},{"ab"[i % 2]},"row\n{i}",{(i + 1) % 2}' for i in range(300, 400)]
+    (directory / "train-3.csv").write_text("\n".join(["x,city,note,even", *lines]))
     return directory
 
 
@@ -59,7 +64,7 @@ def start(fork_server, tmp_path_factory, raw):
     """start(out, kill_at, processes, variable=value, ...) -> (the process of the command, the file that it prints
     to)."""
 
-    def started(out, kill_at="", processes=1, **variables):
+    def started(out, kill_at="", processes=1, pieces="", **variables):
         flags = [
             f"--raw-data-dir={raw}",
             f"--output={out}",
@@ -73,7 +78,7 @@ def start(fork_server, tmp_path_factory, raw):
             **variables,
         }
         printed = tmp_path_factory.mktemp("printed") / "printed"
-        command = ["-c", OWN_GROUP + LARGE + CONVERT, *flags]
+        command = ["-c", OWN_GROUP + LARGE + pieces + CONVERT, *flags]
         return fork_server.start(command, printed, {**os.environ, **env}), printed
 
     return started
@@ -133,21 +138,47 @@ def test_a_table_that_was_killed_resumes_to_the_same_bytes(
     ] == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("processes", [*[2] * SWEEP, "auto"])
-def test_two_processes_write_the_same_bytes_of_a_parquet_table(
-    convert, expected, tmp_path, processes
+@pytest.mark.parametrize("kill_at", KILLS_OF_PIECES if SWEEP else KILLS_OF_PIECES[:1])
+def test_a_table_in_pieces_that_was_killed_resumes_to_the_bytes_of_one_that_is_whole(
+    convert, expected, tmp_path, kill_at
 ):
-    code, printed = convert(tmp_path / "out", processes=processes)
+    code, printed = convert(tmp_path / "out", kill_at, pieces=PIECES)
+    assert code == -signal.SIGKILL, printed
+    seen = {path: path.stat().st_mtime_ns for path in tmp_path.glob("out/_scratch/survey.*-?")}
+    assert len(seen) == (7 if "train" in kill_at else int(kill_at[-1]) + ("after" in kill_at))
+    code, printed = convert(tmp_path / "out", "before:train.*-0", pieces=PIECES)
+    assert code == -signal.SIGKILL, printed
+    assert (
+        seen.items()
+        <= {
+            path: path.stat().st_mtime_ns for path in tmp_path.glob("out/_scratch/survey.*-?")
+        }.items()
+    )
+    code, printed = convert(tmp_path / "out", pieces=PIECES)
+    assert code == 0, printed
+    assert digests(tmp_path / "out") == expected
+    assert list((tmp_path / "out/_scratch").iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("processes", "pieces"), [*[(2, "")] * SWEEP, ("auto", ""), ("auto", PIECES)]
+)
+def test_two_processes_write_the_same_bytes_of_tables(
+    convert, expected, tmp_path, processes, pieces
+):
+    code, printed = convert(tmp_path / "out", processes=processes, pieces=pieces)
     assert code == 0, printed
     assert " s in 2 processes, " in printed
     note = "note: 2 processes, because the CPU limits this conversion (--local-processes)"
-    assert (note in printed) == (processes == "auto")
+    assert printed.count(note) == (processes == "auto")
     summary = json.loads((tmp_path / "out/_summary/train.json").read_text())
     assert summary["local_processes"] == 2
     assert digests(tmp_path / "out") == expected
-    numbers = {record["note"][0]: record["even"] for record in records_of(tmp_path / "out")}
-    assert numbers == {f"row {i}".encode(): [1 - i % 2] for i in range(300)}
+    found = {
+        record["note"][0].split()[1]: record["even"] for record in records_of(tmp_path / "out")
+    }
+    assert found == {str(i).encode(): [1 - i % 2] for i in range(400)}
 
 
 @pytest.mark.slow
