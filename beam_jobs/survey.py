@@ -5,7 +5,7 @@ on: a survey that was interrupted looks at nothing twice, nor does the same comm
 commit of the conversion removes the files."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from beam_jobs.converter import ConversionJob, Source
@@ -44,6 +44,7 @@ class Survey(ConversionJob):
     def results(self) -> Iterator[Json]:
         """What each source shows, in order. Raises RawDataError as `look` did, StorageError if a
         file is missing."""
+        self.output.sweep(self.path("_scratch"), ["survey.*"])  # of killed workers
         for path in self.paths:
             seen = read_sealed(
                 JsonFile(path, ConversionError, _REMEDY), self.output.read(path), Json
@@ -59,6 +60,7 @@ def pipeline_of_survey(job: Survey, options: Any) -> Any:
 
     pipeline = beam.Pipeline(options=options)
     groups = pipeline | "groups" >> beam.Create(job.elements)
+    job = replace(job, groups=(), sources=())  # workers get their own
     _ = groups | "spread" >> beam.Reshuffle() | "look" >> beam.Map(look, job)
     return pipeline
 

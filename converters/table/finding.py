@@ -2,7 +2,7 @@
 
 import itertools
 import sys
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,21 +35,6 @@ def _is_long(cell: Any) -> bool:
 def _is_index(name: str, kinds: Mapping[str, str | None]) -> bool:
     """Whether pandas may have numbered rows in this column, for which no kind is given."""
     return name not in kinds and (not name or name.startswith("__index_level_"))
-
-
-def find_columns(
-    tables: Iterable[Table],
-    kinds: Mapping[str, str | None],
-    separator: str | None = None,
-    max_bad_records: int = 0,
-) -> Mapping[Column, str]:
-    """found_columns of tables that are read one after the other. See Finder."""
-    tables = [*tables]
-    finder = Finder(kinds, separator, max_bad_records)
-    found = Found(finder)
-    for table in tables:
-        found.merge(finder.find(table))
-    return found_columns(found, tables)
 
 
 def found_columns(

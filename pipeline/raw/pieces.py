@@ -57,7 +57,8 @@ def _groups(table: Table, piece_bytes: int) -> Iterator[Piece]:
         if size >= piece_bytes:
             yield Piece(begin, end, begin - 1)
             begin, size = end, 0
-    yield Piece(begin, sys.maxsize, begin - 1)
+    if begin < end or begin == 1:
+        yield Piece(begin, end, begin - 1)
 
 
 def guessed_start(table: Table, begin: int) -> int | None:

@@ -14,8 +14,8 @@ from converted import ledger_of, records_of
 from PIL import Image
 from pyarrow import feather, ipc, parquet
 from sweep import SWEEP
+from table_columns import find_columns
 
-from converters.table.finding import find_columns
 from pipeline.errors import InfeedError, OptionError, RawDataError
 from pipeline.raw import arrow_tables
 from pipeline.raw.rows import Table

@@ -14,6 +14,7 @@ from raw_data.pixels import RawCifar, RawMnist
 from raw_data.records import write_damaged_tfds, write_tfrecords
 from raw_data.tables import RawTables
 from raw_data.texts import RawTexts
+from table_columns import find_columns
 
 from beam_jobs.converter import Converter, Source
 from beam_jobs.scratch import Scratch
@@ -28,7 +29,6 @@ from converters.raw.class_names import read_class_names
 from converters.raw.splits import HeldOut
 from converters.table.columns import CLASS_NAME, Column
 from converters.table.converter import ImageTableConverter
-from converters.table.finding import find_columns
 from converters.table.layouts import find_tables
 from converters.table.row_converter import RowConverter
 from converters.text.converter import TextConverter

@@ -10,6 +10,7 @@ from typing import Any
 import google_crc32c
 import mutations
 from hostile_tars import walk
+from table_columns import find_columns
 
 from beam_jobs.scratch import Scratch
 from converters import tfrecord as layouts
@@ -22,7 +23,6 @@ from converters.pixels.idx import IdxConverter, find_idx
 from converters.raw.class_names import read_class_names
 from converters.raw.splits import HeldOut
 from converters.table.converter import ImageTableConverter
-from converters.table.finding import find_columns
 from converters.table.layouts import find_tables
 from converters.table.row_converter import RowConverter
 
