@@ -1,0 +1,105 @@
+"""Large tables are looked at by a job before they are converted, in pieces. test_rows_as_columns has random ones."""
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from converters import table_to_gcs
+from converters.table import survey
+from pipeline.errors import InfeedError
+
+ROWS = [f'{i},"{i}\n",{i % 3}' for i in range(100)]
+
+
+@pytest.fixture
+def convert(tmp_path, monkeypatch, capsys):
+    """convert(files, *options, piece_bytes) -> (error or exit status, what was printed before Beam ran)."""
+
+    def converted(files, *options, piece_bytes, out="out"):
+        monkeypatch.setattr(survey, "_PIECE_BYTES", piece_bytes)
+        raw = tmp_path / "raw"
+        raw.mkdir(exist_ok=True)
+        for name, content in files.items():
+            if isinstance(content, pa.Table):
+                parquet.write_table(content, raw / name, row_group_size=10)
+            else:
+                (raw / name).write_bytes(content)
+        try:
+            status = table_to_gcs.main(
+                [f"--raw-data-dir={raw}", f"--output={tmp_path / out}", *options]
+            )
+        except InfeedError as e:
+            status = type(e), str(e)
+        return status, capsys.readouterr().out
+
+    return converted
+
+
+def csv_of(*rows):
+    return "\n".join(["a,b,c", *rows]).encode()
+
+
+@pytest.mark.parametrize(
+    ("files", "options"),
+    [
+        ({"train.csv": csv_of(*["1,2"] * 100)}, ()),
+        ({"train.csv": csv_of(*ROWS, *["1,2"] * 1100)}, ()),
+        ({"train.csv": csv_of(*ROWS)}, ("--columns=nope=int64",)),
+        ({"train.csv": csv_of(*ROWS)}, ("--columns=*=skip",)),
+        ({"train.csv": csv_of(*ROWS), "train-1.parquet": b"PAR1"}, ()),
+        ({"train.csv": csv_of(*ROWS), "train-1.csv": b"\xff\xfea"}, ()),
+        ({"train.parquet": pa.table({"a": [[1], None] * 50, "b": [{"x": 1}] * 100})}, ()),
+    ],
+    ids=["all bad", "many bad", "unknown", "none left", "no Parquet", "UTF-16", "nested"],
+)
+def test_a_job_says_of_bad_tables_what_is_said_where_they_are_read_here(convert, files, options):
+    whole = convert(files, *options, piece_bytes=10**9)
+    assert whole[0] != 0
+    assert convert(files, *options, piece_bytes=200) == whole
+
+
+def test_the_columns_and_a_dry_run_of_tables_in_pieces_are_those_of_whole_ones(convert, tmp_path):
+    files = {
+        "train.csv": csv_of(*ROWS, '7,"\n\n\n\n\n\n\n\n\n\n\n\n",1'),
+        "train-1.parquet": pa.table({"a": range(100), "b": ["x", None] * 50, "c": [0.5] * 100}),
+    }
+    whole = convert(files, "--dry-run", piece_bytes=10**9)
+    assert whole[0] == 0
+    assert "cells have more than 10 line ends, the first in" in whole[1]
+    assert convert(files, "--dry-run", piece_bytes=200) == whole
+    assert not (tmp_path / "out").exists()
+    note = whole[1].splitlines()[0]
+    assert convert(files, piece_bytes=200)[1].startswith(note)
+
+
+@pytest.mark.parametrize("options", [("--target-columns=a,c",), ("--label-column=c",)])
+def test_a_table_is_cut_whatever_is_to_be_found_in_it(convert, monkeypatch, options):
+    pieces = {}
+    monkeypatch.setattr(table_to_gcs, "run", lambda *args, **given: pieces.update(given["pieces"]))
+    convert({"train.csv": csv_of(*ROWS)}, "--text-column=b", *options, piece_bytes=200)
+    (of_table,) = pieces.values()
+    assert len(of_table) > 4
+    assert [piece.begin for piece in of_table[1:]] == [piece.end for piece in of_table[:-1]]
+
+
+def test_a_table_of_one_cell_is_read_as_a_whole_where_no_piece_can_be_told(convert, tmp_path):
+    files = {"train.csv": csv_of('1,"' + "\n" * 1000 + '",2')}
+    assert convert(files, piece_bytes=100)[0] == 0
+    assert convert(files, piece_bytes=10**9, out="whole")[0] == 0
+    shards = [path.read_bytes() for path in tmp_path.glob("*/train-*")]
+    assert len(shards) == 2
+    assert shards[0] == shards[1]
+
+
+@pytest.mark.slow
+def test_dask_writes_the_bytes_of_whole_tables_in_one_process(convert, tmp_path):
+    files = {
+        "train.csv": csv_of(*ROWS),
+        "train-1.parquet": pa.table({"a": range(100), "b": ["x", None] * 50, "c": [0.5] * 100}),
+    }
+    options = ("--num-train-shards=3",)
+    assert convert(files, *options, piece_bytes=10**9)[0] == 0
+    dask = ("--runner=dask", "--local-processes=2")
+    assert convert(files, *options, *dask, piece_bytes=200, out="dask")[0] == 0
+    for path in tmp_path.glob("out/train-*"):
+        assert path.read_bytes() == (tmp_path / "dask" / path.name).read_bytes()
