@@ -54,7 +54,8 @@ class TableSurvey:
         self._format = format
         num_bytes = sum(source.bytes for source in raw.whole)
         self._piece_bytes = max(_PIECE_BYTES, num_bytes // _MOST_PIECES)
-        self.is_here = args.dry_run or num_bytes <= _PIECE_BYTES
+        is_template = any("template_location" in flag for flag in args.of_beam)
+        self.is_here = args.dry_run or is_template or num_bytes <= _PIECE_BYTES
 
     @property
     def tables(self) -> Sequence[Table]:
