@@ -12,8 +12,7 @@ if __name__ == "__main__":
 
 import argparse
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from beam_jobs.launch import exit_with
@@ -29,10 +28,10 @@ from converters.table.finding import ALL, Finder, found_columns, given_values
 from converters.table.held_out import SPLIT_BY
 from converters.table.layouts import add_csv_options, check_columns, find_tables, table_format
 from converters.table.row_converter import RowConverter
-from converters.table.survey import TableSurvey
+from converters.table.survey import survey_tables
 from pipeline.console.console import Console
 from pipeline.errors import LabelError, OptionError
-from pipeline.raw.rows import is_json
+from pipeline.raw.rows import Table, is_json
 from pipeline.storage.storage import join
 
 EXAMPLES = (
@@ -70,39 +69,45 @@ def main(argv: Sequence[str] | None = None) -> int:
     others = [name for name in raw.others if join(args.raw_data_dir, name) != args.label_file]
     notices = [*left_out(others, _NO_SPLIT), *raw.notices]
     shared = (args.key_column, format, held_out, to_jpeg)
-    survey = TableSurvey(args, raw, format)
-    # which reads every row of every table
-    with Console().status("looking at the columns") if survey.is_here else nullcontext():
-        if args.image_column:
-            converter = ImageTableConverter(
-                args.image_column, _target(args, survey, notices), *shared
-            )
-        elif args.text_column:
-            text = Column(args.text_column, "text", key="text", required=True)
-            columns = (text, *_target(args, survey, notices))
-            converter = RowConverter(columns, *shared, "text_table")
-        else:
-            columns = _all_columns(args, survey, notices)
-            stored = args.image_format or "stored"
-            features = tuple(column for column in columns if column.kind != SKIP)
-            converter = RowConverter(features, *shared, image_format=stored)
-            seen = (f"{column}{examples}" for column, examples in columns.items())
-            odd = [repr(each.name) for each in columns if _IS_ODD.search(each.name)]
-            odd = [_ODD.format(first_few(odd))] * bool(odd)
-            notices = ["columns: " + ", ".join(seen), *odd, *notices]
-        if args.stratify:
-            _check_classes(args)
+    finder = _finder(args)
+    found, pieces, files = survey_tables(args, raw, format, finder)
+    columns = found_columns(found, raw.tables, notices) if finder else {}
+    if args.image_column:
+        converter = ImageTableConverter(args.image_column, _target(args, columns), *shared)
+    elif args.text_column:
+        text = Column(args.text_column, "text", key="text", required=True)
+        converter = RowConverter((text, *_target(args, columns)), *shared, "text_table")
+    else:
+        columns = _all_columns(args, raw.tables, columns)
+        stored = args.image_format or "stored"
+        features = tuple(column for column in columns if column.kind != SKIP)
+        converter = RowConverter(features, *shared, image_format=stored)
+        seen = (f"{column}{examples}" for column, examples in columns.items())
+        odd = [repr(each.name) for each in columns if _IS_ODD.search(each.name)]
+        odd = [_ODD.format(first_few(odd))] * bool(odd)
+        notices = ["columns: " + ", ".join(seen), *odd, *notices]
+    if args.stratify:
+        _check_classes(args)
+        with Console().status("looking at the classes"):  # of every row
             converter = converter.stratified(raw.sources)
-        if not args.image_column:
-            survey.cut()
-    return run(
-        args,
-        converter,
-        raw.sources,
-        notices=notices,
-        pieces={} if args.image_column else survey.pieces,
-        files=survey.files,
-    )
+    pieces = {} if args.image_column else pieces
+    return run(args, converter, raw.sources, notices=notices, pieces=pieces, files=files)
+
+
+def _finder(args: argparse.Namespace) -> Finder | None:
+    """What is to be found in the tables; None if nothing is."""
+    kinds = given_values("--columns", args.columns, KINDS)
+    missing = given_values("--missing", args.missing)
+    label = args.label_column
+    separator = None
+    defaults = dict.fromkeys(missing, kinds.get(ALL)) | ({label: "category"} if label else {})
+    if args.image_column or args.text_column:
+        label = label or args.labels_column
+        if not label or args.label_file:
+            return None
+        defaults = {label: "category", ALL: SKIP}
+        separator = args.label_separator if args.labels_column else None
+    return Finder(defaults | kinds, separator, args.max_bad_records)
 
 
 def _check_classes(args: argparse.Namespace) -> None:
@@ -111,24 +116,19 @@ def _check_classes(args: argparse.Namespace) -> None:
 
 
 def _all_columns(
-    args: argparse.Namespace, survey: TableSurvey, notices: list[str]
+    args: argparse.Namespace, tables: Sequence[Table], found: Mapping[Column, str]
 ) -> Mapping[Column, str]:
     """All columns, which become features, and what was seen of their cells."""
     label = args.label_column
     missing = given_values("--missing", args.missing)
-    kinds = given_values("--columns", args.columns, KINDS)
-    defaults = dict.fromkeys(missing, kinds.get(ALL)) | ({label: "category"} if label else {})
-    kinds = defaults | kinds
     columns = dict[Column, str]()
-    finder = Finder(kinds, None, args.max_bad_records)
-    found = found_columns(survey.find(finder), survey.tables, notices)
     for column, seen in found.items():
         if column.name in missing and column.kind not in ("float32", "int64", "category"):
             raise OptionError(
                 f"--missing: {column.name!r} holds {column.kind}. Give it numbers and categories."
             )
         columns[replace(column, missing=missing.get(column.name))] = seen
-    headers = [table for table in survey.tables if not is_json(table.uri)]
+    headers = [table for table in tables if not is_json(table.uri)]
     names = [column.name for column in columns if column.kind != SKIP]
     check_columns(headers, {_OF_OTHERS: names})
     for name in names:
@@ -191,9 +191,7 @@ def _option(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _target(
-    args: argparse.Namespace, survey: TableSurvey, notices: list[str]
-) -> tuple[Column, ...]:
+def _target(args: argparse.Namespace, found: Iterable[Column]) -> tuple[Column, ...]:
     """The labels or numbers, under the keys that readers of images or of texts expect."""
     if numbers := _target_columns(args):
         return (
@@ -206,9 +204,7 @@ def _target(
     separator = args.label_separator if args.labels_column else None
     column = Column(name, "category", separator=separator)
     if not args.label_file:
-        kinds = {name: "category", ALL: SKIP}
-        finder = Finder(kinds, separator, args.max_bad_records)
-        (classes,) = found_columns(survey.find(finder), survey.tables, notices)
+        (classes,) = found
         column = replace(column, names=classes.names)
     column = _as_label(args, column)
     if separator:

@@ -5,8 +5,9 @@ import argparse
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import NamedTuple
 
 from beam_jobs.converter import Source
 from beam_jobs.survey import Survey
@@ -16,9 +17,9 @@ from converters.table.columns import SKIP
 from converters.table.finding import ALL, Finder, Found, placed_pieces
 from converters.table.layouts import RawTables, table_of
 from converters.table.row_converter import RowConverter
+from pipeline.console.console import Console
 from pipeline.machine import num_cores
 from pipeline.raw.pieces import WHOLE, Piece, pieces_of
-from pipeline.raw.rows import Table
 from pipeline.shards.schema import TableFormat
 from pipeline.shards.typed_json import Json
 from pipeline.storage.storage import in_parallel
@@ -26,6 +27,16 @@ from pipeline.storage.storage import in_parallel
 _PIECE_BYTES = 1 << 27  # packing takes a minute; of all tables together, reading them here as well
 _MOST_PIECES = 1024  # of all tables, roughly: the launcher merges what is found in each
 _VERSION = 1  # of what is found
+_NONE = Finder({ALL: SKIP})
+
+
+class TableSurvey(NamedTuple):
+    """What was found in tables. pieces: of large ones, by URI. files: temporary ones, which the
+    commit removes."""
+
+    found: Found
+    pieces: Mapping[str, Sequence[Piece]]
+    files: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -39,81 +50,61 @@ class _Look:
         return self.finder.find(table_of(source, self.format), source.piece).stated()
 
 
-class TableSurvey:
-    """Reads the tables of a command.
+def survey_tables(
+    args: argparse.Namespace, raw: RawTables, format: TableFormat, finder: Finder | None
+) -> TableSurvey:
+    """Reads the tables of a command. finder: None if nothing is to be found in them but, unless
+    they are small, where to cut them.
 
-    is_here: whether this process does. pieces: of the tables, by URI, once they were read. files:
-    temporary ones, for the commit to remove."""
+    Raises RawDataError, StorageError; ConversionError if a job fails."""
+    num_bytes = sum(source.bytes for source in raw.whole)
+    is_template = any("template_location" in flag for flag in args.of_beam)
+    is_here = args.dry_run or is_template or num_bytes <= _PIECE_BYTES
+    if not finder and (is_here or args.image_column):
+        return TableSurvey(Found(_NONE), {})
+    piece_bytes = max(_PIECE_BYTES, num_bytes // _MOST_PIECES)
+    sources = [
+        replace(source, piece=piece)
+        for source in raw.whole
+        for piece in pieces_of(table_of(source, format), source.bytes, piece_bytes)
+    ]
+    look = _Look(finder or _NONE, format)
+    if is_here:
+        with Console().status("looking at the columns"):
+            return _merged(look, sources, in_parallel(look, sources, num_cores()))
+    job = Survey(
+        RowConverter(()),
+        tuple(raw.sources),
+        args.output,
+        look=look,
+        groups=[*batches(sources, lambda each: min(each.bytes, piece_bytes), piece_bytes)],
+        name=f"survey.{_digest(look, sources)}",
+    )
+    return _merged(look, sources, survey(args, job))._replace(files=job.paths)
 
-    def __init__(self, args: argparse.Namespace, raw: RawTables, format: TableFormat) -> None:
-        self.pieces = dict[str, Sequence[Piece]]()
-        self.files: Sequence[str] = ()
-        self._was_read = False
-        self._args = args
-        self._raw = raw
-        self._format = format
-        num_bytes = sum(source.bytes for source in raw.whole)
-        self._piece_bytes = max(_PIECE_BYTES, num_bytes // _MOST_PIECES)
-        is_template = any("template_location" in flag for flag in args.of_beam)
-        self.is_here = args.dry_run or is_template or num_bytes <= _PIECE_BYTES
 
-    @property
-    def tables(self) -> Sequence[Table]:
-        """The tables that are read."""
-        return self._raw.tables
+def _digest(look: _Look, sources: Sequence[Source]) -> str:
+    """16 hex digits, of all that decides what is found."""
+    stamps = [(source.uri, source.stat, source.piece) for source in sources]
+    fields = json.dumps([_VERSION, asdict(look), stamps])
+    return hashlib.blake2b(fields.encode(), digest_size=8).hexdigest()
 
-    def find(self, finder: Finder) -> Found:
-        """What a finder finds in all tables. Raises RawDataError, StorageError; ConversionError if
-        a job fails."""
-        sources = [
-            replace(source, piece=piece)
-            for source in self._raw.whole
-            for piece in pieces_of(table_of(source, self._format), source.bytes, self._piece_bytes)
-        ]
-        look = _Look(finder, self._format)
-        if self.is_here:
-            seen = in_parallel(look, sources, num_cores())
-        else:
-            seen = self._by_job(look, sources)
-        return self._merged(finder, sources, seen)
 
-    def cut(self) -> None:
-        """Finds the pieces of large tables, if nothing else was to be found in them."""
-        if not (self.is_here or self._was_read):
-            self.find(Finder({ALL: SKIP}))
-
-    def _by_job(self, look: _Look, sources: Sequence[Source]) -> Iterable[Json]:
-        def size(source: Source) -> int:
-            return min(source.bytes, self._piece_bytes)
-
-        stamps = [(source.uri, source.stat, source.piece) for source in sources]
-        depends_on = [_VERSION, asdict(look.finder), asdict(look.format), stamps]
-        digest = hashlib.blake2b(json.dumps(depends_on).encode(), digest_size=8).hexdigest()
-        job = Survey(
-            RowConverter(()),
-            tuple(self._raw.sources),
-            self._args.output,
-            look=look,
-            groups=[*batches(sources, size, self._piece_bytes)],
-            name=f"survey.{digest}",
-        )
-        self.files = job.paths
-        return survey(self._args, job)
-
-    def _merged(self, finder: Finder, sources: Sequence[Source], seen: Iterable[Json]) -> Found:
-        """All that was found; a table whose pieces do not meet is read again as a whole."""
-        total = Found(finder)
-        pairs = zip(sources, seen, strict=True)
-        for _, group in itertools.groupby(pairs, lambda pair: pair[0].uri):
-            of_table = [(source, Found.of(finder, stated)) for source, stated in group]
-            table = table_of(of_table[0][0], self._format)
-            placed = [(source.piece, 0, each) for source, each in of_table]
-            if not table.is_arrow and len(placed) > 1:
-                placed = placed_pieces([each for _, _, each in placed])
-                placed = placed or [(WHOLE, 0, finder.find(table))]
-            for _, lines, each in placed:
-                total.merge(each, lines)
-            if len(placed) > 1:
-                self.pieces[table.uri] = [piece for piece, _, _ in placed]
-        self._was_read = True
-        return total
+def _merged(look: _Look, sources: Sequence[Source], seen: Iterable[Json]) -> TableSurvey:
+    """All that was seen; a table whose pieces do not meet is read again as a whole."""
+    finder = look.finder
+    total = Found(finder)
+    pieces = dict[str, Sequence[Piece]]()
+    pairs = zip(sources, seen, strict=True)
+    for uri, group in itertools.groupby(pairs, lambda pair: pair[0].uri):
+        of_table = [(source, Found.of(finder, stated)) for source, stated in group]
+        table = table_of(of_table[0][0], look.format)
+        placed = [(source.piece, 0, found) for source, found in of_table]
+        if not table.is_arrow and len(placed) > 1:
+            placed = placed_pieces([found for _, found in of_table])
+            placed = placed or [(WHOLE, 0, finder.find(table))]
+        for _, lines, found in placed:
+            total.merge(found, lines)
+        if len(placed) > 1:
+            pieces[uri] = [piece for piece, _, _ in placed]
+    return TableSurvey(total, pieces)
