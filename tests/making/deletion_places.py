@@ -96,6 +96,8 @@ PLACES: Mapping[str, Proof] = {
     "beam_jobs/packed_files.py:remove_packed_files": NAMED,
     "beam_jobs/ledger.py:Receipt.write": CLAIMED,
     "beam_jobs/summary.py:write_summary": CLAIMED,
+    "beam_jobs/survey.py:Survey.results": NAMED,
+    "beam_jobs/survey.py:look": NAMED,
     "beam_jobs/scratch.py:Scratch.__exit__": NAMED,
     "beam_jobs/scratch.py:Scratch.uncompressed": NAMED,
     "beam_jobs/commit.py:Verdict.fetch": NAMED,
