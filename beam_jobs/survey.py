@@ -46,12 +46,15 @@ class Survey(ConversionJob):
         file is missing."""
         self.output.sweep(self.path("_scratch"), ["survey.*"])  # of killed workers
         for path in self.paths:
-            seen = read_sealed(
-                JsonFile(path, ConversionError, _REMEDY), self.output.read(path), Json
-            )
+            seen = self.seen(path)
             if error := seen.get("error"):
                 raise RawDataError(*error)
             yield from seen["sources"]
+
+    def seen(self, path: str) -> Json:
+        """What a file says: `sources`, or an `error`. Raises StorageError, ConversionError."""
+        file = JsonFile(path, ConversionError, _REMEDY)
+        return read_sealed(file, self.output.read(path), Json)
 
 
 def pipeline_of_survey(job: Survey, options: Any) -> Any:
@@ -68,7 +71,7 @@ def pipeline_of_survey(job: Survey, options: Any) -> Any:
 def look(element: tuple[str, Sequence[Source]], job: Survey) -> None:
     """(path, sources) -> writes what they show."""
     path, sources = element
-    if job.output.exists(path):
+    if job.output.exists(path) and "sources" in job.seen(path):  # an error may be gone
         return
     try:
         seen: Json = {"sources": [job.look(source) for source in sources]}

@@ -182,16 +182,16 @@ def test_two_processes_write_the_same_bytes_of_tables(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("of", "number", "processes"), ENDS)
+@pytest.mark.parametrize(
+    ("of", "number", "processes", "pieces"),
+    [*((*end, "") for end in ENDS), ("launcher", signal.SIGINT, "auto", PIECES)],
+)
 def test_after_ctrl_c_and_kills_of_the_launcher_no_process_is_left_and_the_command_resumes(
-    start, convert, expected, tmp_path, of, number, processes
+    start, convert, expected, tmp_path, of, number, processes, pieces
 ):
-    process, printed = start(
-        tmp_path / "out",
-        "half:train-00001-of-*3",
-        processes,
-        STOP_ONE=str(tmp_path / "waits"),
-    )
+    place = "half:survey.*-2" if pieces else "half:train-00001-of-*3"
+    waits = str(tmp_path / "waits")
+    process, printed = start(tmp_path / "out", place, processes, pieces, STOP_ONE=waits)
     while not (tmp_path / "waits").exists():
         assert process.poll() is None, printed.read_text()
         time.sleep(0.05)
@@ -206,17 +206,22 @@ def test_after_ctrl_c_and_kills_of_the_launcher_no_process_is_left_and_the_comma
     _, alive = psutil.wait_procs(group, timeout=30)
     assert not alive
     assert "Traceback" not in printed.read_text()
-    code, again = convert(tmp_path / "out", processes=processes)
+    code, again = convert(tmp_path / "out", processes=processes, pieces=pieces)
     assert code == 0, again
     assert digests(tmp_path / "out") == expected
 
 
 @pytest.mark.slow
-def test_a_killed_worker_ends_the_command_and_the_next_goes_on(convert, expected, tmp_path):
-    kill = "half:train-00001-of-*3"
-    code, printed = convert(tmp_path / "out", kill, "auto", KILL_ONE=str(tmp_path / "killed"))
+@pytest.mark.parametrize(
+    ("kill", "pieces"), [("half:train-00001-of-*3", ""), ("half:survey.*-2", PIECES)]
+)
+def test_a_killed_worker_ends_the_command_and_the_next_goes_on(
+    convert, expected, tmp_path, kill, pieces
+):
+    killed = str(tmp_path / "killed")
+    code, printed = convert(tmp_path / "out", kill, "auto", pieces, KILL_ONE=killed)
     assert code == 2
     assert "error: a worker process died: Worker subprocess exited with return code" in printed
-    code, printed = convert(tmp_path / "out", processes="auto")
+    code, printed = convert(tmp_path / "out", processes="auto", pieces=pieces)
     assert code == 0, printed
     assert digests(tmp_path / "out") == expected

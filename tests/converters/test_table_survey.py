@@ -6,7 +6,8 @@ from pyarrow import parquet
 
 from converters import table_to_gcs
 from converters.table import survey
-from pipeline.errors import InfeedError
+from converters.table.finding import Finder
+from pipeline.errors import InfeedError, RawDataError
 
 ROWS = [f'{i},"{i}\n",{i % 3}' for i in range(100)]
 
@@ -103,3 +104,14 @@ def test_dask_writes_the_bytes_of_whole_tables_in_one_process(convert, tmp_path)
     assert convert(files, *options, *dask, piece_bytes=200, out="dask")[0] == 0
     for path in tmp_path.glob("out/train-*"):
         assert path.read_bytes() == (tmp_path / "dask" / path.name).read_bytes()
+
+
+def test_an_error_that_is_gone_is_not_raised_again(convert, monkeypatch, without_beam):
+    def find(*args):
+        raise RawDataError("this pyarrow cannot read it")
+
+    files = {"train.csv": csv_of(*ROWS)}
+    with monkeypatch.context() as context:
+        context.setattr(Finder, "find", find)
+        assert convert(files, piece_bytes=200)[0] == (RawDataError, "this pyarrow cannot read it")
+    assert convert(files, piece_bytes=200)[0] == 0
