@@ -218,7 +218,7 @@ def _first_change(plan: SplitPlan, old: Claim) -> str:
 
 def _name_of(job: ConversionJob, rows: Rows, mask: np.ndarray) -> str:
     if isinstance(rows, PackedRows):
-        return source_of(job, rows.file).name
+        return source_of(job, rows.files[0]).name
     return name_of(job, rows.files[rows.file[mask][0]].uri)
 
 

@@ -18,8 +18,8 @@ from beam_jobs.claims import read_claim
 from beam_jobs.column_sums import RecordSums
 from beam_jobs.converter import Packer, Reject
 from beam_jobs.ledger import Ledger, Receipt, Rejected, check_rejected, finished_shard
-from beam_jobs.packed_rows import PackedRows
-from beam_jobs.packed_shard import PackedRecords, PackedShard
+from beam_jobs.packed_rows import PackedRecords, PackedRows
+from beam_jobs.packed_shard import PackedShard
 from beam_jobs.plan import Rows, SplitPlan
 from beam_jobs.raw_rows import RawShard, recorded_rows
 from beam_jobs.references import Reference, References, concat, encoded

@@ -11,27 +11,37 @@ import hashlib
 import io
 import itertools
 import json
+import operator
 import re
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from beam_jobs.converter import ConversionJob, Pack, Packer, Source, files_of
 from beam_jobs.digests import row_hashes, text_hashes
 from beam_jobs.ledger import Rejected, check_rejected, rejected_by_scan
-from beam_jobs.packed_rows import CHECK_BYTES, PackedFile, PackedRows, order_of, trailer_type
+from beam_jobs.packed_rows import (
+    CHECK_BYTES,
+    ROW,
+    PackedFile,
+    PackedRecords,
+    PackedRows,
+    order_of,
+    trailer_type,
+)
 from beam_jobs.plan import Rows, buckets_of, sums_of
 from beam_jobs.references import File, bounded, encoded
 from pipeline.errors import RawDataError
 from pipeline.shards.frames import crc32c
 from pipeline.shards.naming import ranks
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import Stat, Storage, in_parallel, join
+from pipeline.storage.storage import Sink, Stat, Storage, in_parallel, join
 
 _PACKED = re.compile(r"((?P<split>.+)\.[0-9a-f]{16})-\d+")  # see _name
-_VERSION = 4  # of the files' layout, and of the windows of all converters
+_VERSION = 5  # of the files' layout, and of the windows of all converters
 _LENGTH_BYTES = 8  # of the table's length, at the end
 _RANGE_BYTES = 1 << 16  # of a file that gathering reads for a shard
 _LEAST_BYTES, _MOST_BYTES = 1 << 24, _RANGE_BYTES * 10_000  # of a file; a scan holds twice as much
@@ -92,26 +102,26 @@ def _packed(
                     "infeed or pyarrow. Remove it, and run the command again."
                 )
         else:
-            packs = list[Pack]()
-            pieces = 0
-            while sum(len(pack.data) for pack in packs) < file_bytes:
+            packing = _Packing(job, source, has_payloads=write)
+            while packing.num_bytes < file_bytes:
                 if not (window := next(windows, None)):
                     break
-                packs.append(packer.pack(source, *window))
-                pieces += len(window[1])
-                refs = map(bounded, packs[-1].unusable)
+                pack = packer.pack(source, *window)
+                packing.add(pack, len(window[1]))
+                refs = map(bounded, pack.unusable)
                 rejected += [Rejected.of(ref, "scan", ref.error) for ref in refs]
                 check_rejected(job, source.split, len(rejected), rejected)
-            if not packs:
+            if not packing.windows:
                 break
-            table, rows = _sorted(job, source, packs, pieces)
             if write:
                 with job.output.publish(path) as sink:
-                    for piece in (*rows(), _zipped(table)):
-                        sink.write(piece)
+                    table = packing.write(sink)
+                    sink.write(_zipped(table))
                     check_unchanged(source)  # before the file appears
             else:
-                body = b"".join(rows(payloads=False))
+                memory = io.BytesIO()
+                table = packing.write(memory)
+                body = memory.getvalue()
         yield from _rows(job, source, number, path, table, body)
     check_unchanged(source)  # if it became shorter, a window may be missing
 
@@ -138,89 +148,93 @@ def _digest(*parts: str) -> int:
     return int.from_bytes(hashlib.blake2b(joined, digest_size=8).digest(), "big")
 
 
-class _Batch(NamedTuple):
-    """Rows to be written: the records of a pack, or its unusable pieces.
+class _Packing:
+    """Rows of one packed file, before they are sorted.
 
-    data, stored: the records or errors, and the size of each. size: of a record; 0 for an error.
-    trailer: see PackedFile. error: a hash."""
+    num_bytes: of the records. windows, pieces: how many windows these are from, and how many pieces
+    the windows have."""
 
-    keys: Sequence[bytes]
-    data: bytes
-    stored: np.ndarray
-    size: np.ndarray
-    trailer: np.ndarray
-    error: np.ndarray
+    def __init__(self, job: ConversionJob, source: Source, *, has_payloads: bool) -> None:
+        self.num_bytes = self.windows = self.pieces = 0
+        self._job = job
+        self._source = source
+        self._has_payloads = has_payloads
+        self._stored = list[bytes]()
+        self._rows = list[np.ndarray]()
+        self._hashes = list[np.ndarray]()
 
+    def add(self, pack: Pack, pieces: int) -> None:
+        """Adds the records of a window, and its unusable pieces."""
+        self.num_bytes += len(pack.data)
+        self.windows += 1
+        self.pieces += pieces
+        self._trailer = trailer_type(pack.columns)
+        bounds = itertools.pairwise([0, *np.cumsum(pack.sizes).tolist()])
+        payloads = [pack.data[begin:end] for begin, end in bounds]
+        crcs = [*map(crc32c, payloads)]
+        if not self._has_payloads:
+            payloads = [b""] * len(payloads)
+        columns = {**pack.columns, "offset": pack.offsets, "crc32c": crcs}
+        self._append(pack.keys, payloads, columns, pack.sizes, np.zeros(len(crcs)))
+        files = {file: number for number, file in enumerate(files_of(self._source))}
+        refs = [*map(bounded, pack.unusable)]
+        errors = [json.dumps([files[ref.file], ref.error]).encode() for ref in refs]
+        hashes = text_hashes(encoded(ref.error) for ref in refs)
+        offsets = {"offset": [ref.offset for ref in refs]}
+        self._append([encoded(ref.key) for ref in refs], errors, offsets, 0, hashes)
 
-def _batches(source: Source, pack: Pack) -> tuple[_Batch, _Batch]:
-    """The records of a pack, and its unusable pieces."""
-    ends = np.cumsum(pack.sizes)
-    bounds = zip((ends - pack.sizes).tolist(), ends.tolist(), strict=True)
-    crcs = [crc32c(pack.data[begin:end]) for begin, end in bounds]
-    trailer = _trailer(pack.columns, pack.keys, pack.offsets)
-    trailer["crc32c"] = crcs
-    for name, values in pack.columns.items():
-        trailer[name] = values
-    no_error = np.zeros(len(pack.keys), np.uint64)
-    records = _Batch(pack.keys, pack.data, pack.sizes, pack.sizes, trailer, no_error)
-    files = {file: number for number, file in enumerate(files_of(source))}
-    unusable = [*map(bounded, pack.unusable)]
-    texts = [json.dumps([files[each.file], each.error]).encode() for each in unusable]
-    sizes = np.array([*map(len, texts)], np.int64)
-    keys = [encoded(each.key) for each in unusable]
-    trailer = _trailer(pack.columns, keys, [each.offset for each in unusable])
-    errors = text_hashes(encoded(each.error) for each in unusable)
-    return records, _Batch(keys, b"".join(texts), sizes, 0 * sizes, trailer, errors)
+    def _append(
+        self,
+        keys: Sequence[bytes],
+        payloads: Sequence[bytes],
+        columns: Mapping[str, Any],
+        sizes: Any,
+        errors: np.ndarray,
+    ) -> None:
+        """sizes: of the records. errors: a hash of each."""
+        trailers = np.zeros(len(keys), self._trailer)
+        trailers["key_size"] = [*map(len, keys)]
+        for name, values in columns.items():
+            trailers[name] = values
+        tails = trailers.view(f"V{trailers.itemsize}").tolist()
+        bodies = [
+            payload + key + tail[:-CHECK_BYTES]
+            for payload, key, tail in zip(payloads, keys, tails, strict=True)
+        ]
+        checks = np.array([*map(crc32c, bodies)], "<u4").view(f"V{CHECK_BYTES}").tolist()
+        self._stored += map(operator.add, bodies, checks)
+        rows = np.zeros(len(keys), ROW)
+        rows["rank"] = ranks(self._job.seed, self._source.split, keys)
+        rows["size"] = sizes
+        rows["more"] = [len(body) + CHECK_BYTES for body in bodies] - rows["size"].astype(np.int64)
+        self._rows.append(rows)
+        own = sorted({*self._trailer.names} - {*trailer_type(()).names})
+        names = ["crc32c", *own]
+        decisive = [rows["size"], errors, *(trailers[name] for name in names)]
+        self._hashes.append(row_hashes(rows["rank"], decisive))
 
+    def write(self, sink: Sink) -> dict[str, np.ndarray]:
+        """Writes what is stored of each row, sorted. Returns the table."""
+        rows = np.concatenate(self._rows)
 
-def _trailer(columns: Iterable[str], keys: Sequence[bytes], offsets: Any) -> np.ndarray:
-    trailer = np.zeros(len(keys), trailer_type(columns))
-    trailer["offset"] = offsets
-    trailer["key_size"] = [*map(len, keys)]
-    return trailer
+        def keys_of_tied(tied: list[int]) -> Sequence[Any]:
+            records = PackedRecords.of([self._stored[row] for row in tied], self._trailer)
+            return [*zip(records.keys, records.trailers["offset"].tolist(), strict=True)]
 
-
-def _sorted(
-    job: ConversionJob, source: Source, packs: Sequence[Pack], pieces: int
-) -> tuple[dict[str, np.ndarray], Callable[..., Iterator[bytes]]]:
-    """The table of a file with these packs, and a function that makes its rows. pieces: how many
-    their windows have."""
-    batches = [*itertools.chain.from_iterable(_batches(source, pack) for pack in packs)]
-    keys = [*itertools.chain.from_iterable(batch.keys for batch in batches)]
-    stored, size, trailer, error = (
-        np.concatenate([batch[field] for batch in batches]) for field in range(2, 6)
-    )
-    batch = np.repeat(np.arange(len(batches)), [len(batch.keys) for batch in batches])
-    begin = np.concatenate([np.cumsum(each.stored) - each.stored for each in batches])
-    rank = ranks(job.seed, source.split, keys)
-    order = order_of(rank, lambda rows: [(keys[i], trailer["offset"][i]) for i in rows])
-    rank, size, stored, trailer = rank[order], size[order], stored[order], trailer[order]
-    own = (trailer[name] for name in sorted(packs[0].columns))
-    table = {
-        "windows": np.array(len(packs)),
-        "pieces": np.array(pieces),
-        "columns": np.array([*packs[0].columns], "U"),
-        "rank": rank,
-        "size": size.astype(np.uint32),
-        "more": (stored - size + trailer["key_size"] + trailer.itemsize).astype(np.uint32),
-        "hash": row_hashes(rank, [size, error[order], trailer["crc32c"], *own]),
-    }
-
-    def rows(*, payloads: bool = True) -> Iterator[bytes]:
-        for row in range(0, len(order), _ROWS_AT_ONCE):
-            some = slice(row, row + _ROWS_AT_ONCE)
-            sizes = stored[some] if payloads else np.where(size[some], 0, stored[some])
-            columns = (batch[order[some]], begin[order[some]], sizes, order[some])
-            places = zip(*(column.tolist() for column in columns), strict=True)
-            tails = trailer[some].view(f"V{trailer.itemsize}").tolist()
-            bodies = [
-                batches[b].data[at : at + length] + keys[i] + tail[:-CHECK_BYTES]
-                for (b, at, length, i), tail in zip(places, tails, strict=True)
-            ]
-            checks = np.array([*map(crc32c, bodies)], "<u4").view(f"V{CHECK_BYTES}").tolist()
-            yield b"".join(itertools.chain.from_iterable(zip(bodies, checks, strict=True)))
-
-    return table, rows
+        order = order_of(rows["rank"], keys_of_tied)
+        rows = rows[order]
+        sizes = rows["size"] + rows["more"]
+        rows["begin"] = np.cumsum(sizes) - sizes
+        for begin in range(0, len(order), _ROWS_AT_ONCE):
+            some = order[begin : begin + _ROWS_AT_ONCE].tolist()
+            sink.write(b"".join([self._stored[row] for row in some]))
+        return {
+            "windows": np.array(self.windows),
+            "pieces": np.array(self.pieces),
+            "trailer": np.zeros(0, self._trailer),
+            "rows": rows,
+            "hash": np.concatenate(self._hashes)[order],
+        }
 
 
 def _zipped(table: Mapping[str, np.ndarray]) -> bytes:
@@ -260,18 +274,16 @@ def _rows(
     # a file that is packed again is no change of the raw data
     stamp = _digest(*(file.stat.version for file in files))
     file = File(path, Stat(sum(file.stat.bytes for file in files), None, stamp))
-    columns = tuple(table["columns"].tolist())
-    packed = PackedFile(file, source.uri, source.offset, source.piece, number, columns, body)
-    rank, size, more = (table[name] for name in ("rank", "size", "more"))
-    rows = PackedRows(packed, 0, 0, rank, size, more)
-    buckets = buckets_of(job, rank)
-    framed = rows.framed_bytes
+    trailer = table["trailer"].dtype
+    files = (PackedFile(file, source.uri, source.offset, source.piece, number, trailer, body),)
+    rows, hashes = table["rows"], table["hash"]
+    buckets = buckets_of(job, rows["rank"])
     edges = np.flatnonzero(np.diff(buckets, prepend=-1)).tolist()  # none if all are of other splits
     for begin, end in itertools.pairwise([*edges, len(rows)]):
-        some = slice(begin, end)
-        none = np.zeros(end - begin, np.int64)
-        sums = sums_of(framed[some], table["hash"][some], rank[some], [file], none)
-        yield rows.part(begin, end, sums)
+        packed = PackedRows(files, rows[begin:end])
+        framed, rank = packed.framed_bytes, packed.rows["rank"]
+        sums = sums_of(framed, hashes[begin:end], rank, [file], packed.rows["file"])
+        yield replace(packed, sums=sums)
 
 
 def stats_of(files: Sequence[File]) -> Sequence[Stat]:

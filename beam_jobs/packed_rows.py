@@ -1,27 +1,36 @@
 """Rows of packed files: what a conversion shuffles, instead of References, where each record is
 made of several pieces of raw data.
 
-A packed file has its rows in the order of their ranks, so those of a bucket or a shard are one
-range of each file: gathering makes a request per file, not per record. A row travels as 16 bytes,
-and is in its file as payload, key and trailer, so that one range has all of it."""
+A packed file has its rows in the order of their ranks, so those of a shard are one range of each
+file: gathering makes a request per file, not per record. A row travels as about 10 bytes, and is in
+its file as payload, key and trailer, so that one range has all of it."""
 
-import itertools
 import pickle
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from beam_jobs.digests import NO_SUMS, BucketSums
 from beam_jobs.references import File, stat_hash
-from pipeline.shards.frames import FRAME_BYTES
+from pipeline.errors import RawDataError
+from pipeline.shards.frames import FRAME_BYTES, crc32c
 from pipeline.storage.schemes import open_storage
 
+# size: of the record; 0 if the scan rejects the row. file: its number. begin: of what is stored, in
+# the file. more: how many bytes that has beyond the record's. is_repeat: an earlier row has its key.
+ROW = np.dtype(
+    [
+        *(("rank", "<u8"), ("size", "<u4"), ("file", "<i4")),
+        *(("begin", "<i8"), ("more", "<i4"), ("is_repeat", "?")),
+    ]
+)
 CHECK_BYTES = 4  # of a row's checksum, at its end
-_LEVEL = 1  # of zlib; ranks do not shrink, sizes almost vanish
+_LEVEL = 1  # of zlib
+_READ_BYTES = 1 << 27  # of all files together, so that a shard of the usual size is read at once
+_ROWS_AT_ONCE = 4096
 
 
 def trailer_type(columns: Iterable[str]) -> np.dtype:
@@ -38,7 +47,7 @@ class PackedFile:
     file: its path, and the size and version of the raw data that it was made from.
     source, offset, piece, number: the raw file, where its range begins, which piece of it, and how
         many packed files of it come before.
-    columns: the converter's, in trailers.
+    trailer: see trailer_type.
     body: of a dry run, which writes no file: the rows without payloads."""
 
     file: File
@@ -46,114 +55,141 @@ class PackedFile:
     offset: int
     piece: Any
     number: int
-    columns: tuple[str, ...]
-    body: bytes | None = None
+    trailer: np.dtype
+    body: bytes | None = field(default=None, compare=False)
 
-    @property
-    def trailer(self) -> np.dtype:
-        """See trailer_type."""
-        return trailer_type(self.columns)
+
+class PackedRecords(NamedTuple):
+    """What is stored of some rows. payloads: the records; of a row that the scan rejects, JSON of
+    the number of its raw file and the error. trailers: see trailer_type."""
+
+    keys: Sequence[bytes]
+    payloads: Sequence[bytes]
+    trailers: np.ndarray
+
+    @staticmethod
+    def of(stored: Sequence[bytes], trailer: np.dtype) -> "PackedRecords":
+        """The parts of what is stored of each row."""
+        tails = b"".join([row[-trailer.itemsize :] for row in stored])
+        trailers = np.frombuffer(tails, trailer)
+        ends = [-trailer.itemsize - size for size in trailers["key_size"].tolist()]
+        rows = [*zip(stored, ends, strict=True)]
+        keys = [row[end : -trailer.itemsize] for row, end in rows]
+        return PackedRecords(keys, [row[:end] for row, end in rows], trailers)
 
 
 @dataclass(frozen=True)
 class PackedRows:
-    """Consecutive rows of a packed file, in order.
+    """Rows of packed files, all of a split. rows: ROW [rows]. sums: of a file's rows in a
+    bucket."""
 
-    first, begin: the number of the first row in the file, and its first byte.
-    rank: uint64 [rows].
-    size: uint32 [rows], of the record; 0 for a row that the scan rejects.
-    more: uint32 [rows], of everything else that is stored.
-    sums: of these rows, if they are all of a file's in a bucket.
-    repeats: numbers of rows in the file, which are duplicates of others."""
-
-    file: PackedFile
-    first: int
-    begin: int
-    rank: np.ndarray
-    size: np.ndarray
-    more: np.ndarray
+    files: tuple[PackedFile, ...]
+    rows: np.ndarray
     sums: BucketSums = NO_SUMS
-    repeats: tuple[int, ...] = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        values = tuple(getattr(self, field.name) for field in fields(self))
-        return _unpickled, (zlib.compress(pickle.dumps(values, pickle.HIGHEST_PROTOCOL), _LEVEL),)
+        """Compressed by bytes of equal place: most of them hardly vary."""
+        columns = self.rows.view(np.uint8).reshape(-1, ROW.itemsize).T
+        values = pickle.dumps((self.files, columns.tobytes(), self.sums), pickle.HIGHEST_PROTOCOL)
+        return _unpickled, (zlib.compress(values, _LEVEL),)
 
     def __len__(self) -> int:
-        return len(self.rank)
+        return len(self.rows)
 
     def ranks(self, _seed: int, _split: str) -> np.ndarray:
-        """As of References. The file was sorted by them."""
-        return self.rank
+        """As of References. The files were sorted by them."""
+        return self.rows["rank"]
 
     @property
     def versions(self) -> np.ndarray:
         """As of References."""
-        return np.full(len(self), stat_hash(self.file.file.stat), np.uint32)
+        versions = [stat_hash(each.file.stat) for each in self.files]
+        return np.array(versions, np.uint32)[self.rows["file"]]
 
     @property
     def good(self) -> np.ndarray:
-        """bool [rows]: those that the scan did not reject."""
-        return self.size > 0
+        """As of References."""
+        return (self.rows["size"] > 0) & ~self.rows["is_repeat"]
 
     @property
     def framed_bytes(self) -> np.ndarray:
-        """int64 [rows]: the size in a shard, 0 for rejected ones. Duplicates count, too."""
-        return np.where(self.good, self.size.astype(np.int64) + FRAME_BYTES, 0)
+        """int64 [rows]: the size in a shard, 0 for those that the scan rejects. Repeated ones
+        count, too."""
+        size = self.rows["size"].astype(np.int64)
+        return np.where(size, size + FRAME_BYTES, 0)
 
     @property
-    def stored(self) -> np.ndarray:
-        """int64 [rows]: the bytes in the file."""
-        stored = self.more.astype(np.int64)
-        return stored if self.file.body is not None else stored + self.size
-
-    @cached_property
     def ends(self) -> np.ndarray:
-        """int64 [rows]: where each row ends, counted from the first one's beginning."""
-        return np.cumsum(self.stored)
+        """int64 [rows]: the end of what is stored of each."""
+        return self.rows["begin"] + self.rows["size"] + self.rows["more"]
 
-    def part(self, begin: int, end: int, sums: BucketSums = NO_SUMS) -> "PackedRows":
-        """The rows begin..end of these."""
-        return replace(
-            self,
-            first=self.first + begin,
-            begin=self.begin + (int(self.ends[begin - 1]) if begin else 0),
-            rank=self.rank[begin:end],
-            size=self.size[begin:end],
-            more=self.more[begin:end],
-            sums=sums,
+    def take(self, rows: Any) -> "PackedRows":
+        """Those with the given numbers, or of a slice or a mask."""
+        return PackedRows(self.files, self.rows[rows])
+
+    def alone(self) -> PackedRecords:
+        """What is stored of few rows: a request for each. Raises RawDataError if one is damaged."""
+        return self._opened([*self._read(self.rows["file"], self.rows["begin"], self.ends)])
+
+    def records(self) -> Iterator[PackedRecords]:
+        """What is stored of rows in the order of their files. Raises RawDataError if one is
+        damaged."""
+        chunk = np.cumsum(self.rows["size"] + self.rows["more"]) // _READ_BYTES
+        for rows in np.split(np.arange(len(self)), np.flatnonzero(np.diff(chunk)) + 1):
+            if len(rows):
+                yield from self.take(rows)._records()
+
+    def _records(self) -> Iterator[PackedRecords]:
+        """The same, of rows that are in memory together: a request for each file."""
+        file, ends = self.rows["file"], self.ends
+        numbers, first = np.unique(file, return_index=True)
+        last = len(file) - 1 - np.unique(file[::-1], return_index=True)[1]
+        begins = self.rows["begin"][first]
+        data = [*self._read(numbers, begins, ends[last])]
+        for begin in range(0, len(file), _ROWS_AT_ONCE):
+            some = slice(begin, begin + _ROWS_AT_ONCE)
+            of = np.searchsorted(numbers, file[some])
+            places = (of, self.rows["begin"][some] - begins[of], ends[some] - begins[of])
+            bounds = zip(*(each.tolist() for each in places), strict=True)
+            yield self.take(some)._opened([data[of][begin:end] for of, begin, end in bounds])
+
+    def _read(self, file: np.ndarray, begin: np.ndarray, end: np.ndarray) -> Iterator[bytes]:
+        """Ranges of these files: a request for each."""
+        spans = zip(file.tolist(), begin.tolist(), end.tolist(), strict=True)
+        ranges = ((self.files[number], begin, end) for number, begin, end in spans)
+        if self.files[0].body is not None:
+            return (each.body[begin:end] for each, begin, end in ranges if each.body is not None)
+        # all files are in one storage
+        return open_storage(self.files[0].file.uri).read_ranges(
+            (each.file.uri, begin, end - begin) for each, begin, end in ranges
         )
+
+    def _opened(self, stored: Sequence[bytes]) -> PackedRecords:
+        records = PackedRecords.of(stored, self.files[0].trailer)
+        checks = np.array([crc32c(row[:-CHECK_BYTES]) for row in stored], np.uint32)
+        for row in self.rows[checks != records.trailers["check"]]:
+            raise RawDataError(
+                f"{self.files[row['file']].file.uri} is damaged at byte {row['begin']}. Remove it, "
+                "and run the command again."
+            )
+        return records
 
 
 def _unpickled(compressed: bytes) -> PackedRows:
-    return PackedRows(*pickle.loads(zlib.decompress(compressed)))
+    files, data, sums = pickle.loads(zlib.decompress(compressed))
+    columns = np.frombuffer(data, np.uint8).reshape(ROW.itemsize, -1)
+    return PackedRows(files, np.ascontiguousarray(columns.T).view(ROW).ravel(), sums)
 
 
-def in_file_order(parts: Sequence[PackedRows]) -> list[PackedRows]:
-    """By source, place and number: of two rows with one key, the first in the raw data is kept.
-    Those that follow on each other in a file, from several buckets, are joined."""
-
-    def place(part: PackedRows) -> tuple[Any, ...]:
-        return part.file.source, part.file.offset, part.file.piece, part.file.number
-
-    in_order = list[PackedRows]()
-    ordered = sorted(parts, key=lambda part: (place(part), part.first))
-    for _, several in itertools.groupby(ordered, place):
-        group = [*several]
-        ends = [part.first + len(part) for part in group]
-        cuts = [i for i in range(1, len(group)) if group[i].first != ends[i - 1]]
-        for begin, end in itertools.pairwise([0, *cuts, len(group)]):
-            in_order.append(_joined(group[begin:end]))
-    return in_order
-
-
-def _joined(parts: Sequence[PackedRows]) -> PackedRows:
-    columns = {
-        name: np.concatenate([getattr(part, name) for part in parts])
-        for name in ("rank", "size", "more")
-    }
-    repeats = tuple(itertools.chain.from_iterable(part.repeats for part in parts))
-    return replace(parts[0], repeats=repeats, **columns)
+def joined(pieces: Iterable[PackedRows]) -> PackedRows:
+    """All rows of several pieces."""
+    files = dict[PackedFile, int]()
+    rows = [np.zeros(0, ROW)]
+    for piece in pieces:
+        numbers = [files.setdefault(file, len(files)) for file in piece.files]
+        rows.append(piece.rows.copy())
+        rows[-1]["file"] = np.array(numbers)[piece.rows["file"]]
+    return PackedRows(tuple(files), np.concatenate(rows))
 
 
 def order_of(rank: np.ndarray, keys_of_tied: Callable[[list[int]], Sequence[Any]]) -> np.ndarray:
@@ -170,61 +206,30 @@ def order_of(rank: np.ndarray, keys_of_tied: Callable[[list[int]], Sequence[Any]
     return order
 
 
-def merged(parts: Sequence[PackedRows], most_repeats: int) -> tuple[np.ndarray, np.ndarray]:
-    """The rows of all parts by (rank, key): the part of each, whose rows come in their order; and
-    whether it has the key of the row before it. parts: in_file_order.
+def merged(pieces: Iterable[PackedRows], most_repeats: int) -> PackedRows:
+    """The rows of a bucket by (rank, key). Of those with one key, all but the first in the raw data
+    are marked: by source, place, number and line.
 
     Reads keys where ranks are equal. If these are more than most_repeats, so that the conversion
     fails, takes them for repeats."""
-    rank = np.concatenate([part.rank for part in parts])
-    lengths = [len(part) for part in parts]
-    part_of = np.repeat(np.arange(len(parts)), lengths)
-    firsts = np.cumsum(lengths) - lengths
-    known = dict[int, bytes]()
 
-    def keys_of_tied(rows: list[int]) -> Sequence[bytes]:
-        if len(rows) > 2 * most_repeats:
-            return ()
-        places = [(parts[part_of[row]], row - int(firsts[part_of[row]])) for row in rows]
-        alone = [part.part(at, at + 1) for part, at in places]
-        keys = [*itertools.chain.from_iterable(map(keys_of, alone, stored_bytes(alone)))]
-        known.update(zip(rows, keys, strict=True))
-        return keys
+    def place(piece: PackedRows) -> tuple[Any, ...]:
+        file = piece.files[0]
+        return file.source, file.offset, file.piece, file.number
 
+    rows = joined(sorted(pieces, key=place))
+    keys = dict[int, bytes]()
+
+    def keys_of_tied(tied: list[int]) -> Sequence[bytes]:
+        if len(tied) <= 2 * most_repeats:
+            keys.update(zip(tied, rows.take(tied).alone().keys, strict=True))
+        return [*keys.values()]
+
+    rank = rows.rows["rank"]
     order = order_of(rank, keys_of_tied)
-    repeats = np.append([False], np.diff(rank[order]) == 0)
-    for at in np.flatnonzero(repeats).tolist() if known else ():
-        repeats[at] = known[order[at - 1]] == known[order[at]]
-    return part_of[order], repeats
-
-
-def places_of(part_of: np.ndarray, num_parts: int) -> list[np.ndarray]:
-    """The places of each part's rows among all rows, for the result of `merged`."""
-    ends = np.cumsum(np.bincount(part_of, minlength=num_parts))
-    return np.split(np.argsort(part_of, kind="stable"), ends[:-1])
-
-
-def stored_bytes(parts: Sequence[PackedRows]) -> Iterator[bytes]:
-    """What is stored of each part: a request for each. All files are in one storage."""
-    if parts and parts[0].file.body is not None:
-        for part in parts:
-            assert part.file.body is not None
-            yield part.file.body[part.begin : part.begin + int(part.stored.sum())]
-    elif parts:
-        ranges = ((part.file.file.uri, part.begin, int(part.stored.sum())) for part in parts)
-        yield from open_storage(parts[0].file.file.uri).read_ranges(ranges)
-
-
-def trailers_of(part: PackedRows, data: bytes) -> np.ndarray:
-    """The trailers of a part's rows: a structured array. data: as stored."""
-    size = part.file.trailer.itemsize
-    begins = part.ends - size
-    places = begins[:, None] + np.arange(size)
-    return np.frombuffer(data, np.uint8)[places].view(part.file.trailer).reshape(-1)
-
-
-def keys_of(part: PackedRows, data: bytes) -> list[bytes]:
-    """The key of each row of a part. data: as stored."""
-    ends = part.ends - part.file.trailer.itemsize
-    begins = ends - trailers_of(part, data)["key_size"]
-    return [data[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
+    again = np.flatnonzero(np.diff(rank[order]) == 0).tolist()
+    ordered = rows.rows[order]
+    ordered["is_repeat"][
+        [at + 1 for at in again if not keys or keys[order[at]] == keys[order[at + 1]]]
+    ] = True
+    return replace(rows, rows=ordered)

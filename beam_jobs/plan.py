@@ -11,7 +11,7 @@ import heapq
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from beam_jobs.converter import ConversionJob, Packer, Reject
 from beam_jobs.digests import BucketSums, add_sums, hash_sum, mixed, row_hashes, text_hashes
-from beam_jobs.packed_rows import PackedRows, in_file_order, merged, places_of
+from beam_jobs.packed_rows import PackedRows, merged
 from beam_jobs.references import DUPLICATE, File, Reference, References, concat, encoded, in_order
 from pipeline.shards.example import encode_example
 from pipeline.shards.frames import FRAME_BYTES
@@ -213,8 +213,16 @@ class SplitPlan:
     def assign(self, bucket: int, pieces: Sequence[Any]) -> Iterator[tuple[int, Rows]]:
         """Yields (shard, rows) for every shard that a bucket overlaps: rows in order, duplicates
         rejected. pieces: References, or PackedRows."""
-        assigned = _assigned_packed if isinstance(pieces[0], PackedRows) else _assigned_references
-        return assigned(self, bucket, pieces)
+        if isinstance(pieces[0], PackedRows):
+            rows = merged(pieces, self.job.most_rejected)
+            sizes = rows.framed_bytes
+        else:
+            rows = in_order(self.job.seed, self.split, concat(pieces))
+            sizes = framed_bytes(self.job, rows)
+            repeats = np.concatenate([[False], rows.key[1:] == rows.key[:-1]])
+            rows = rows.with_errors(repeats, DUPLICATE)
+        for shard, begin, end in self.cuts(bucket, sizes):
+            yield shard, rows.take(np.arange(begin, end))
 
     def cuts(self, bucket: int, sizes: np.ndarray) -> Iterator[tuple[int, int, int]]:
         """(shard, begin, end) for every shard that a bucket overlaps. sizes: framed_bytes of its
@@ -239,34 +247,6 @@ class SplitPlan:
         if not self.total.bytes:  # only rejected rows: they go with the first shard
             return 0
         return min(self.num_shards - 1, twice_middle * self.num_shards // (2 * self.total.bytes))
-
-
-def _assigned_references(
-    plan: SplitPlan, bucket: int, pieces: Sequence[References]
-) -> Iterator[tuple[int, Rows]]:
-    refs = in_order(plan.job.seed, plan.split, concat(pieces))
-    sizes = framed_bytes(plan.job, refs)
-    repeats = np.concatenate([[False], refs.key[1:] == refs.key[:-1]])
-    refs = refs.with_errors(repeats, DUPLICATE)
-    for shard, begin, end in plan.cuts(bucket, sizes):
-        yield shard, refs.take(np.arange(begin, end))
-
-
-def _assigned_packed(
-    plan: SplitPlan, bucket: int, pieces: Sequence[PackedRows]
-) -> Iterator[tuple[int, Rows]]:
-    parts = in_file_order(pieces)
-    part_of, repeats = merged(parts, plan.job.most_rejected)
-    sizes = np.zeros(len(part_of), np.int64)
-    places = places_of(part_of, len(parts))
-    for part, place in zip(parts, places, strict=True):
-        sizes[place] = part.framed_bytes
-    for shard, begin, end in plan.cuts(bucket, sizes):
-        for part, place in zip(parts, places, strict=True):
-            first, last = np.searchsorted(place, [begin, end]).tolist()
-            if first < last:
-                again = part.first + first + np.flatnonzero(repeats[place[first:last]])
-                yield shard, replace(part.part(first, last), repeats=tuple(again.tolist()))
 
 
 def buckets_of(job: ConversionJob, rank: np.ndarray) -> np.ndarray:

@@ -34,19 +34,30 @@ def raw_rows(seed: int, split: str, rows: Rows) -> np.ndarray:
     return raw
 
 
-class RawShard:
-    """All rows of a shard that are ranges of raw files. See PackedShard, which is alike."""
+class Shard:
+    """All rows of a shard, in order.
 
-    def __init__(self, plan: SplitPlan, refs: References) -> None:
+    good: bool [rows], of those that the scan and the plan do not reject. num_rejected: how many
+    they reject. handled: the sum of all ranks."""
+
+    def __init__(self, plan: SplitPlan, rows: Rows) -> None:
         self._plan = plan
-        self._refs = in_order(plan.job.seed, plan.split, refs)
-        self.good = self._refs.good
+        self._rows = rows
+        self.good = rows.good
         self.num_rejected = int((~self.good).sum())
-        self.handled = hash_sum(self._refs.ranks(plan.job.seed, plan.split))
+        self.handled = hash_sum(rows.ranks(plan.job.seed, plan.split))
 
     def raw_rows(self) -> np.ndarray:
         """RAW_ROW [rows], without checksums."""
-        return raw_rows(self._plan.job.seed, self._plan.split, self._refs)
+        return raw_rows(self._plan.job.seed, self._plan.split, self._rows)
+
+
+class RawShard(Shard):
+    """All rows of a shard that are ranges of raw files."""
+
+    def __init__(self, plan: SplitPlan, refs: References) -> None:
+        self._refs = in_order(plan.job.seed, plan.split, refs)
+        super().__init__(plan, self._refs)
 
     def crcs(self) -> np.ndarray:
         """uint32 [rows]: checksums of the raw bytes, 0 for rejected rows. Reads all. Raises

@@ -15,7 +15,7 @@ from sweep import SWEEP
 from beam_jobs import packed_files
 from beam_jobs.converter import ConversionJob
 from beam_jobs.launch import launch
-from beam_jobs.packed_rows import PackedRows, keys_of, stored_bytes
+from beam_jobs.packed_rows import PackedRows
 from beam_jobs.references import concat
 from converters.command_line import beam_options
 from pipeline.shards.example import encode_example
@@ -93,7 +93,8 @@ def scanned(converter, sources):
 def rows_of(rows):
     """What is known of each row."""
     if isinstance(rows, PackedRows):
-        return zip(rows.rank, rows.size, keys_of(rows, *stored_bytes([rows])), strict=True)
+        keys = itertools.chain.from_iterable(records.keys for records in rows.records())
+        return zip(rows.rows["rank"], rows.rows["size"], keys, strict=True)
     return rows
 
 
