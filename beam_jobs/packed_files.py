@@ -27,9 +27,7 @@ from beam_jobs.packed_rows import (
     CHECK_BYTES,
     ROW,
     PackedFile,
-    PackedRecords,
     PackedRows,
-    order_of,
     trailer_type,
 )
 from beam_jobs.plan import Rows, buckets_of, sums_of
@@ -106,10 +104,7 @@ def _packed(
             while packing.num_bytes < file_bytes:
                 if not (window := next(windows, None)):
                     break
-                pack = packer.pack(source, *window)
-                packing.add(pack, len(window[1]))
-                refs = map(bounded, pack.unusable)
-                rejected += [Rejected.of(ref, "scan", ref.error) for ref in refs]
+                rejected += packing.add(packer.pack(source, *window), len(window[1]))
                 check_rejected(job, source.split, len(rejected), rejected)
             if not packing.windows:
                 break
@@ -163,25 +158,25 @@ class _Packing:
         self._rows = list[np.ndarray]()
         self._hashes = list[np.ndarray]()
 
-    def add(self, pack: Pack, pieces: int) -> None:
-        """Adds the records of a window, and its unusable pieces."""
+    def add(self, pack: Pack, pieces: int) -> list[Rejected]:
+        """Adds the records of a window, and its unusable pieces, which it returns."""
         self.num_bytes += len(pack.data)
         self.windows += 1
         self.pieces += pieces
-        self._trailer = trailer_type(pack.columns)
+        self._columns = sorted(pack.columns)
         bounds = itertools.pairwise([0, *np.cumsum(pack.sizes).tolist()])
         payloads = [pack.data[begin:end] for begin, end in bounds]
-        crcs = [*map(crc32c, payloads)]
+        columns = {**pack.columns, "offset": pack.offsets, "crc32c": [*map(crc32c, payloads)]}
         if not self._has_payloads:
             payloads = [b""] * len(payloads)
-        columns = {**pack.columns, "offset": pack.offsets, "crc32c": crcs}
-        self._append(pack.keys, payloads, columns, pack.sizes, np.zeros(len(crcs)))
+        self._append(pack.keys, payloads, columns, pack.sizes, np.zeros(len(payloads)))
         files = {file: number for number, file in enumerate(files_of(self._source))}
         refs = [*map(bounded, pack.unusable)]
         errors = [json.dumps([files[ref.file], ref.error]).encode() for ref in refs]
         hashes = text_hashes(encoded(ref.error) for ref in refs)
         offsets = {"offset": [ref.offset for ref in refs]}
         self._append([encoded(ref.key) for ref in refs], errors, offsets, 0, hashes)
+        return [Rejected.of(ref, "scan", ref.error) for ref in refs]
 
     def _append(
         self,
@@ -192,7 +187,7 @@ class _Packing:
         errors: np.ndarray,
     ) -> None:
         """sizes: of the records. errors: a hash of each."""
-        trailers = np.zeros(len(keys), self._trailer)
+        trailers = np.zeros(len(keys), trailer_type(self._columns))
         trailers["key_size"] = [*map(len, keys)]
         for name, values in columns.items():
             trailers[name] = values
@@ -208,20 +203,14 @@ class _Packing:
         rows["size"] = sizes
         rows["more"] = [len(body) + CHECK_BYTES for body in bodies] - rows["size"].astype(np.int64)
         self._rows.append(rows)
-        own = sorted({*self._trailer.names} - {*trailer_type(()).names})
-        names = ["crc32c", *own]
-        decisive = [rows["size"], errors, *(trailers[name] for name in names)]
+        own = (trailers[name] for name in ("crc32c", *self._columns))
+        decisive = [rows["size"], errors, *own]
         self._hashes.append(row_hashes(rows["rank"], decisive))
 
     def write(self, sink: Sink) -> dict[str, np.ndarray]:
         """Writes what is stored of each row, sorted. Returns the table."""
         rows = np.concatenate(self._rows)
-
-        def keys_of_tied(tied: list[int]) -> Sequence[Any]:
-            records = PackedRecords.of([self._stored[row] for row in tied], self._trailer)
-            return [*zip(records.keys, records.trailers["offset"].tolist(), strict=True)]
-
-        order = order_of(rows["rank"], keys_of_tied)
+        order = np.argsort(rows["rank"], kind="stable")
         rows = rows[order]
         sizes = rows["size"] + rows["more"]
         rows["begin"] = np.cumsum(sizes) - sizes
@@ -231,7 +220,7 @@ class _Packing:
         return {
             "windows": np.array(self.windows),
             "pieces": np.array(self.pieces),
-            "trailer": np.zeros(0, self._trailer),
+            "trailer": np.zeros(0, trailer_type(self._columns)),
             "rows": rows,
             "hash": np.concatenate(self._hashes)[order],
         }

@@ -5,10 +5,12 @@ A packed file has its rows in the order of their ranks, so those of a shard are 
 file: gathering makes a request per file, not per record. A row travels as about 10 bytes, and is in
 its file as payload, key and trailer, so that one range has all of it."""
 
+import itertools
 import pickle
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,8 +21,9 @@ from pipeline.errors import RawDataError
 from pipeline.shards.frames import FRAME_BYTES, crc32c
 from pipeline.storage.schemes import open_storage
 
-# size: of the record; 0 if the scan rejects the row. file: its number. begin: of what is stored, in
-# the file. more: how many bytes that has beyond the record's. is_repeat: an earlier row has its key.
+# size: of the record; 0 if the scan rejects the row. file, begin: where the row is stored, by the
+# number of the file. more: how many bytes longer than the record that is. is_repeat: an earlier row
+# has its key.
 ROW = np.dtype(
     [
         *(("rank", "<u8"), ("size", "<u4"), ("file", "<i4")),
@@ -67,16 +70,6 @@ class PackedRecords(NamedTuple):
     payloads: Sequence[bytes]
     trailers: np.ndarray
 
-    @staticmethod
-    def of(stored: Sequence[bytes], trailer: np.dtype) -> "PackedRecords":
-        """The parts of what is stored of each row."""
-        tails = b"".join([row[-trailer.itemsize :] for row in stored])
-        trailers = np.frombuffer(tails, trailer)
-        ends = [-trailer.itemsize - size for size in trailers["key_size"].tolist()]
-        rows = [*zip(stored, ends, strict=True)]
-        keys = [row[end : -trailer.itemsize] for row, end in rows]
-        return PackedRecords(keys, [row[:end] for row, end in rows], trailers)
-
 
 @dataclass(frozen=True)
 class PackedRows:
@@ -118,61 +111,64 @@ class PackedRows:
         size = self.rows["size"].astype(np.int64)
         return np.where(size, size + FRAME_BYTES, 0)
 
-    @property
-    def ends(self) -> np.ndarray:
-        """int64 [rows]: the end of what is stored of each."""
-        return self.rows["begin"] + self.rows["size"] + self.rows["more"]
-
     def take(self, rows: Any) -> "PackedRows":
         """Those with the given numbers, or of a slice or a mask."""
         return PackedRows(self.files, self.rows[rows])
 
     def alone(self) -> PackedRecords:
         """What is stored of few rows: a request for each. Raises RawDataError if one is damaged."""
-        return self._opened([*self._read(self.rows["file"], self.rows["begin"], self.ends)])
+        rows = self.rows
+        return self._opened(rows, [*self._read(rows["file"], rows["begin"], _ends(rows))])
 
     def records(self) -> Iterator[PackedRecords]:
-        """What is stored of rows in the order of their files. Raises RawDataError if one is
-        damaged."""
+        """What is stored of the rows, some at a time: a request for each file and 128 MiB. Raises
+        RawDataError if one is damaged."""
         chunk = np.cumsum(self.rows["size"] + self.rows["more"]) // _READ_BYTES
-        for rows in np.split(np.arange(len(self)), np.flatnonzero(np.diff(chunk)) + 1):
+        for rows in np.split(self.rows, np.flatnonzero(np.diff(chunk)) + 1):
             if len(rows):
-                yield from self.take(rows)._records()
+                yield from self._together(rows)
 
-    def _records(self) -> Iterator[PackedRecords]:
-        """The same, of rows that are in memory together: a request for each file."""
-        file, ends = self.rows["file"], self.ends
-        numbers, first = np.unique(file, return_index=True)
-        last = len(file) - 1 - np.unique(file[::-1], return_index=True)[1]
-        begins = self.rows["begin"][first]
-        data = [*self._read(numbers, begins, ends[last])]
-        for begin in range(0, len(file), _ROWS_AT_ONCE):
-            some = slice(begin, begin + _ROWS_AT_ONCE)
-            of = np.searchsorted(numbers, file[some])
-            places = (of, self.rows["begin"][some] - begins[of], ends[some] - begins[of])
+    def _together(self, rows: np.ndarray) -> Iterator[PackedRecords]:
+        by_file = np.lexsort((rows["begin"], rows["file"]))
+        firsts = np.flatnonzero(np.diff(rows["file"][by_file], prepend=-1))
+        files, begins = (rows[name][by_file[firsts]] for name in ("file", "begin"))
+        lasts = by_file[np.append(firsts[1:], len(rows)) - 1]
+        data = [*self._read(files, begins, _ends(rows)[lasts])]
+        for first in range(0, len(rows), _ROWS_AT_ONCE):
+            some = rows[first : first + _ROWS_AT_ONCE]
+            of = np.searchsorted(files, some["file"])
+            places = (of, some["begin"] - begins[of], _ends(some) - begins[of])
             bounds = zip(*(each.tolist() for each in places), strict=True)
-            yield self.take(some)._opened([data[of][begin:end] for of, begin, end in bounds])
+            yield self._opened(some, [data[of][begin:end] for of, begin, end in bounds])
 
     def _read(self, file: np.ndarray, begin: np.ndarray, end: np.ndarray) -> Iterator[bytes]:
-        """Ranges of these files: a request for each."""
+        """These ranges of files, all in one storage: a request for each."""
         spans = zip(file.tolist(), begin.tolist(), end.tolist(), strict=True)
         ranges = ((self.files[number], begin, end) for number, begin, end in spans)
         if self.files[0].body is not None:
             return (each.body[begin:end] for each, begin, end in ranges if each.body is not None)
-        # all files are in one storage
         return open_storage(self.files[0].file.uri).read_ranges(
             (each.file.uri, begin, end - begin) for each, begin, end in ranges
         )
 
-    def _opened(self, stored: Sequence[bytes]) -> PackedRecords:
-        records = PackedRecords.of(stored, self.files[0].trailer)
+    def _opened(self, rows: np.ndarray, stored: Sequence[bytes]) -> PackedRecords:
+        trailer = self.files[0].trailer
+        trailers = np.frombuffer(b"".join([row[-trailer.itemsize :] for row in stored]), trailer)
         checks = np.array([crc32c(row[:-CHECK_BYTES]) for row in stored], np.uint32)
-        for row in self.rows[checks != records.trailers["check"]]:
+        for row in rows[checks != trailers["check"]]:
             raise RawDataError(
                 f"{self.files[row['file']].file.uri} is damaged at byte {row['begin']}. Remove it, "
                 "and run the command again."
             )
-        return records
+        ends = [-trailer.itemsize - size for size in trailers["key_size"].tolist()]
+        keys = [row[end : -trailer.itemsize] for row, end in zip(stored, ends, strict=True)]
+        payloads = [row[:end] for row, end in zip(stored, ends, strict=True)]
+        return PackedRecords(keys, payloads, trailers)
+
+
+def _ends(rows: np.ndarray) -> np.ndarray:
+    """int64 [rows]: where what is stored of each ends."""
+    return rows["begin"] + rows["size"] + rows["more"]
 
 
 def _unpickled(compressed: bytes) -> PackedRows:
@@ -192,44 +188,27 @@ def joined(pieces: Iterable[PackedRows]) -> PackedRows:
     return PackedRows(tuple(files), np.concatenate(rows))
 
 
-def order_of(rank: np.ndarray, keys_of_tied: Callable[[list[int]], Sequence[Any]]) -> np.ndarray:
-    """The numbers of the rows by rank; where ranks are equal, which is rare, by their keys, or as
-    they come if there are none."""
-    order = np.argsort(rank, kind="stable")
-    equal = np.diff(rank[order]) == 0
-    tied = np.flatnonzero(np.append(equal, False) | np.append([False], equal))
-    if len(tied):
-        rows = order[tied].tolist()
-        if keys := keys_of_tied(rows):
-            again = sorted(range(len(rows)), key=lambda i: (rank[rows[i]], keys[i]))
-            order[tied] = order[tied[again]]
-    return order
-
-
 def merged(pieces: Iterable[PackedRows], most_repeats: int) -> PackedRows:
     """The rows of a bucket by (rank, key). Of those with one key, all but the first in the raw data
     are marked: by source, place, number and line.
 
-    Reads keys where ranks are equal. If these are more than most_repeats, so that the conversion
-    fails, takes them for repeats."""
-
-    def place(piece: PackedRows) -> tuple[Any, ...]:
-        file = piece.files[0]
-        return file.source, file.offset, file.piece, file.number
-
-    rows = joined(sorted(pieces, key=place))
-    keys = dict[int, bytes]()
-
-    def keys_of_tied(tied: list[int]) -> Sequence[bytes]:
-        if len(tied) <= 2 * most_repeats:
-            keys.update(zip(tied, rows.take(tied).alone().keys, strict=True))
-        return [*keys.values()]
-
+    Reads keys where ranks are equal, which is rare. If these are more than most_repeats, so that
+    the conversion fails, takes them for repeats."""
+    place = attrgetter("source", "offset", "piece", "number")
+    rows = joined(sorted(pieces, key=lambda piece: place(piece.files[0])))
     rank = rows.rows["rank"]
-    order = order_of(rank, keys_of_tied)
-    again = np.flatnonzero(np.diff(rank[order]) == 0).tolist()
+    order = np.argsort(rank, kind="stable")
+    repeats = np.flatnonzero(np.diff(rank[order]) == 0) + 1
+    tied = np.union1d(repeats - 1, repeats)
+    if 0 < len(tied) <= 2 * most_repeats:
+        several = rows.take(order[tied])
+        keys, _, trailers = several.alone()
+        rank, file = (several.rows[name].tolist() for name in ("rank", "file"))
+        numbers = trailers["offset"].tolist(), order[tied].tolist()
+        by_key = sorted(zip(rank, keys, file, *numbers, strict=True))
+        order[tied] = [row for *_, row in by_key]
+        equal = [one[:2] == other[:2] for one, other in itertools.pairwise(by_key)]
+        repeats = tied[1:][equal]
     ordered = rows.rows[order]
-    ordered["is_repeat"][
-        [at + 1 for at in again if not keys or keys[order[at]] == keys[order[at + 1]]]
-    ] = True
+    ordered["is_repeat"][repeats] = True
     return replace(rows, rows=ordered)
