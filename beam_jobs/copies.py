@@ -124,9 +124,10 @@ def counted(pieces: Iterable[Contents]) -> Counted:
     for piece in pieces:
         found.records[piece.split] += len(piece.digests)
     digests = np.concatenate([piece.digests for piece in pieces])
-    values, number, times = np.unique(digests, return_inverse=True, return_counts=True)
-    rows = np.flatnonzero(times[number] > 1)  # all others have no copy
-    number = number[rows]
+    in_order = np.sort(digests)
+    repeated = np.unique(in_order[1:][in_order[1:] == in_order[:-1]])
+    rows = np.flatnonzero(np.isin(digests, repeated))  # all others have no copy
+    values, number = np.unique(digests[rows], return_inverse=True)
     firsts = np.cumsum([0, *(len(piece.digests) for piece in pieces)])
     piece_of = np.searchsorted(firsts, rows, side="right") - 1
     split_of = np.array([piece.split for piece in pieces])[piece_of]

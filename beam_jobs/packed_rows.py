@@ -177,18 +177,19 @@ def _unpickled(compressed: bytes) -> PackedRows:
     return PackedRows(files, np.ascontiguousarray(columns.T).view(ROW).ravel(), sums)
 
 
-def joined(pieces: Iterable[PackedRows]) -> PackedRows:
-    """All rows of several pieces."""
-    files = dict[PackedFile, int]()
-    rows = [np.zeros(0, ROW)]
+def joined(pieces: Sequence[PackedRows]) -> PackedRows:
+    """The rows of several pieces, one after the other."""
+    numbers = dict[PackedFile, int]()
+    files = [np.zeros(0, np.int32)]
     for piece in pieces:
-        numbers = [files.setdefault(file, len(files)) for file in piece.files]
-        rows.append(piece.rows.copy())
-        rows[-1]["file"] = np.array(numbers)[piece.rows["file"]]
-    return PackedRows(tuple(files), np.concatenate(rows))
+        own = [numbers.setdefault(file, len(numbers)) for file in piece.files]
+        files.append(np.array(own, np.int32)[piece.rows["file"]])
+    rows = np.concatenate([np.zeros(0, ROW), *(piece.rows for piece in pieces)])
+    rows["file"] = np.concatenate(files)
+    return PackedRows(tuple(numbers), rows)
 
 
-def merged(pieces: Iterable[PackedRows], most_repeats: int) -> PackedRows:
+def merged(pieces: Sequence[PackedRows], most_repeats: int) -> PackedRows:
     """The rows of a bucket by (rank, key). Of those with one key, all but the first in the raw data
     are marked: by source, place, number and line.
 

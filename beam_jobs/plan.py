@@ -222,7 +222,7 @@ class SplitPlan:
             repeats = np.concatenate([[False], rows.key[1:] == rows.key[:-1]])
             rows = rows.with_errors(repeats, DUPLICATE)
         for shard, begin, end in self.cuts(bucket, sizes):
-            yield shard, rows.take(np.arange(begin, end))
+            yield shard, rows.take(slice(begin, end))
 
     def cuts(self, bucket: int, sizes: np.ndarray) -> Iterator[tuple[int, int, int]]:
         """(shard, begin, end) for every shard that a bucket overlaps. sizes: framed_bytes of its

@@ -28,9 +28,8 @@ RAW_ROW = np.dtype([("rank", "<u8"), ("version", "<u4"), ("crc32c", "<u4")])
 def raw_rows(seed: int, split: str, rows: Rows) -> np.ndarray:
     """RAW_ROW [rows], without checksums."""
     raw = np.zeros(len(rows), RAW_ROW)
-    if len(rows):
-        raw["rank"] = rows.ranks(seed, split)
-        raw["version"] = rows.versions
+    raw["rank"] = rows.ranks(seed, split)
+    raw["version"] = rows.versions
     return raw
 
 

@@ -121,8 +121,8 @@ class References:
         """bool: the rows that the scan did not reject."""
         return self.error == b""
 
-    def take(self, rows: np.ndarray) -> "References":
-        """The rows with the given numbers (or bool mask), and only the files they need."""
+    def take(self, rows: np.ndarray | slice) -> "References":
+        """The rows with the given numbers (or mask, or slice), and only the files they need."""
         used, file = np.unique(self.file[rows], return_inverse=True)
         return replace(
             self,
