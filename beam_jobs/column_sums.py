@@ -6,7 +6,7 @@ They do not depend on the order of the records, so every runner writes the same 
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -22,7 +22,7 @@ from pipeline.shards.typed_json import Count
 _BITS = 149  # the least float32 is 2**-149
 _LEAST = -125  # exponent of frexp: smaller float32 have fewer than 24 bits
 _EXACT = 1 << 19  # values whose sums are exact in 63 bits
-_BATCH_BYTES = 1 << 23  # of records that are parsed together
+_BATCH_BYTES = 1 << 21  # of records that are parsed together: arrays of more leave the cache
 
 
 @dataclass
@@ -117,23 +117,16 @@ class RecordSums:
         self._bytes = 0
         self._columns = defaultdict[str, ColumnSums](ColumnSums)
 
-    def add(self, payload: Sequence[bytes]) -> None:
-        """Adds a record. payload: its pieces. Raises SchemaError like add_all."""
-        if self._parse:
-            self._records.append(b"".join(payload))
-            self._bytes += len(self._records[-1])
+    def add(self, payloads: Iterable[bytes]) -> None:
+        """Adds records. Raises SchemaError for an infinite number in them."""
+        for payload in payloads if self._parse else ():
+            self._records.append(payload)
+            self._bytes += len(payload)
             if self._bytes >= _BATCH_BYTES:
                 self.columns()
 
-    def add_all(self, payloads: Sequence[bytes]) -> None:
-        """Adds records. Raises SchemaError for an infinite number in them."""
-        at_once = max(1, _BATCH_BYTES * len(payloads) // (sum(map(len, payloads)) + 1))
-        for begin in range(0, len(payloads) if self._parse else 0, at_once):
-            self._records += payloads[begin : begin + at_once]
-            self.columns()
-
     def columns(self) -> dict[str, ColumnSums]:
-        """The sums of each column, over all records. Raises SchemaError like add_all."""
+        """The sums of each column, over all records. Raises SchemaError like add."""
         if self._parse and self._records:
             for key, column in self._parse(self._records).items():
                 values = column.values if isinstance(column, Ragged) else np.asarray(column).ravel()

@@ -106,7 +106,7 @@ class _Writing:
         ledger.fixups.update(converted.fixups)
         ledger.notes.update(converted.notes)
         ledger.totals.update(converted.totals)
-        self.sums.add(pieces)
+        self.sums.add(map(b"".join, [pieces]))
         self.contents.append(content_digest(converted.content or data))
 
     def copy(self, records: PackedRecords) -> None:
@@ -130,7 +130,7 @@ class _Writing:
         ledger.notes.update(notes)
         ledger.totals.update(totals)
         ledger.key_digest = add_digests((ledger.key_digest, key_digest(records.keys)))
-        self.sums.add_all(payloads)
+        self.sums.add(payloads)
 
     def _append(self, payload: Sequence[bytes]) -> None:
         """Writes a framed record. The payload is in pieces, because joining them would copy it."""
