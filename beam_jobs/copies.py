@@ -125,9 +125,9 @@ def counted(pieces: Iterable[Contents]) -> Counted:
         found.records[piece.split] += len(piece.digests)
     digests = np.concatenate([piece.digests for piece in pieces])
     in_order = np.sort(digests)
-    repeated = np.unique(in_order[1:][in_order[1:] == in_order[:-1]])
-    rows = np.flatnonzero(np.isin(digests, repeated))  # all others have no copy
-    values, number = np.unique(digests[rows], return_inverse=True)
+    values = np.unique(in_order[1:][np.diff(in_order) == 0])
+    rows = np.flatnonzero(np.isin(digests, values))  # all others have no copy
+    number = np.searchsorted(values, digests[rows])
     firsts = np.cumsum([0, *(len(piece.digests) for piece in pieces)])
     piece_of = np.searchsorted(firsts, rows, side="right") - 1
     split_of = np.array([piece.split for piece in pieces])[piece_of]

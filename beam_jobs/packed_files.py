@@ -169,10 +169,9 @@ class _Packing:
         columns = {**pack.columns, "offset": pack.offsets, "crc32c": [*map(crc32c, payloads)]}
         if not self._has_payloads:
             payloads = [b""] * len(payloads)
-        self._append(pack.keys, payloads, columns, pack.sizes, np.zeros(len(payloads)))
-        files = {file: number for number, file in enumerate(files_of(self._source))}
+        self._append(pack.keys, payloads, columns, pack.sizes, np.zeros(1))
         refs = [*map(bounded, pack.unusable)]
-        errors = [json.dumps([files[ref.file], ref.error]).encode() for ref in refs]
+        errors = [json.dumps([ref.file.uri, ref.error]).encode() for ref in refs]
         hashes = text_hashes(encoded(ref.error) for ref in refs)
         offsets = {"offset": [ref.offset for ref in refs]}
         self._append([encoded(ref.key) for ref in refs], errors, offsets, 0, hashes)
@@ -207,7 +206,7 @@ class _Packing:
         decisive = [rows["size"], errors, *own]
         self._hashes.append(row_hashes(rows["rank"], decisive))
 
-    def write(self, sink: Sink) -> dict[str, np.ndarray]:
+    def write(self, sink: Sink) -> dict[str, Any]:
         """Writes what is stored of each row, sorted. Returns the table."""
         rows = np.concatenate(self._rows)
         order = np.argsort(rows["rank"], kind="stable")
@@ -218,15 +217,15 @@ class _Packing:
             some = order[begin : begin + _ROWS_AT_ONCE].tolist()
             sink.write(b"".join([self._stored[row] for row in some]))
         return {
-            "windows": np.array(self.windows),
-            "pieces": np.array(self.pieces),
+            "windows": self.windows,
+            "pieces": self.pieces,
             "trailer": np.zeros(0, trailer_type(self._columns)),
             "rows": rows,
             "hash": np.concatenate(self._hashes)[order],
         }
 
 
-def _zipped(table: Mapping[str, np.ndarray]) -> bytes:
+def _zipped(table: Mapping[str, Any]) -> bytes:
     """The table as a zip, which has a checksum of each column, followed by its length."""
     file = io.BytesIO()
     np.savez(file, allow_pickle=False, **table)
@@ -264,7 +263,8 @@ def _rows(
     stamp = _digest(*(file.stat.version for file in files))
     file = File(path, Stat(sum(file.stat.bytes for file in files), None, stamp))
     trailer = table["trailer"].dtype
-    files = (PackedFile(file, source.uri, source.offset, source.piece, number, trailer, body),)
+    place = source.uri, source.offset, source.piece, number
+    files = (PackedFile(file, place, trailer, body),)
     rows, hashes = table["rows"], table["hash"]
     buckets = buckets_of(job, rows["rank"])
     edges = np.flatnonzero(np.diff(buckets, prepend=-1)).tolist()  # none if all are of other splits

@@ -10,7 +10,6 @@ import pickle
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,8 +25,12 @@ from pipeline.storage.schemes import open_storage
 # has its key.
 ROW = np.dtype(
     [
-        *(("rank", "<u8"), ("size", "<u4"), ("file", "<i4")),
-        *(("begin", "<i8"), ("more", "<i4"), ("is_repeat", "?")),
+        ("rank", "<u8"),
+        ("size", "<u4"),
+        ("more", "<i4"),
+        ("file", "<i4"),
+        ("begin", "<i8"),
+        ("is_repeat", "?"),
     ]
 )
 CHECK_BYTES = 4  # of a row's checksum, at its end
@@ -48,23 +51,20 @@ class PackedFile:
     """One packed file.
 
     file: its path, and the size and version of the raw data that it was made from.
-    source, offset, piece, number: the raw file, where its range begins, which piece of it, and how
-        many packed files of it come before.
+    place: the raw file, where its range begins, which piece of it, and how many packed files of it
+        come before.
     trailer: see trailer_type.
     body: of a dry run, which writes no file: the rows without payloads."""
 
     file: File
-    source: str
-    offset: int
-    piece: Any
-    number: int
+    place: tuple[str, int, Any, int]
     trailer: np.dtype
     body: bytes | None = field(default=None, compare=False)
 
 
 class PackedRecords(NamedTuple):
     """What is stored of some rows. payloads: the records; of a row that the scan rejects, JSON of
-    the number of its raw file and the error. trailers: see trailer_type."""
+    its raw file and the error. trailers: see trailer_type."""
 
     keys: Sequence[bytes]
     payloads: Sequence[bytes]
@@ -195,8 +195,7 @@ def merged(pieces: Sequence[PackedRows], most_repeats: int) -> PackedRows:
 
     Reads keys where ranks are equal, which is rare. If these are more than most_repeats, so that
     the conversion fails, takes them for repeats."""
-    place = attrgetter("source", "offset", "piece", "number")
-    rows = joined(sorted(pieces, key=lambda piece: place(piece.files[0])))
+    rows = joined(sorted(pieces, key=lambda piece: piece.files[0].place))
     rank = rows.rows["rank"]
     order = np.argsort(rank, kind="stable")
     repeats = np.flatnonzero(np.diff(rank[order]) == 0) + 1

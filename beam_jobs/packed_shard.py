@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from beam_jobs.converter import ConversionJob, Source, files_of
+from beam_jobs.converter import ConversionJob, Source
 from beam_jobs.ledger import Rejected
 from beam_jobs.packed_rows import PackedFile, PackedRecords, PackedRows, joined
 from beam_jobs.plan import SplitPlan
 from beam_jobs.raw_rows import Shard
-from beam_jobs.references import DUPLICATE, Reference, decoded
+from beam_jobs.references import DUPLICATE, decoded, escaped
 
 
 class PackedShard(Shard):
@@ -37,13 +37,10 @@ class PackedShard(Shard):
         for row in np.flatnonzero(~self.good).tolist():
             one = self._packed.take([row])
             (key,), (payload,), (trailer,) = one.alone()
-            source = self._source_of(row)
-            file, error = source.file, DUPLICATE
-            if not one.rows["size"][0]:
-                number, error = json.loads(payload)
-                file = files_of(source)[number]
-            ref = Reference(decoded(key), file, int(trailer["offset"]), 0, error, {})
-            yield Rejected.of(ref, "scan", error)
+            repeat = self._source_of(row).uri, DUPLICATE
+            uri, error = repeat if one.rows["size"][0] else json.loads(payload)
+            name, offset = escaped(decoded(key)), int(trailer["offset"])
+            yield Rejected(name, escaped(uri), offset, "scan", error)
 
     def records(self) -> Iterator[PackedRecords]:
         """The records that are written, in order. Raises RawDataError if one is damaged."""
@@ -55,8 +52,5 @@ class PackedShard(Shard):
 
 def source_of(job: ConversionJob, file: PackedFile) -> Source:
     """The source that a packed file was made of."""
-    return next(
-        source
-        for source in job.sources
-        if (source.uri, source.offset) == (file.source, file.offset)
-    )
+    place = file.place[:2]
+    return next(each for each in job.sources if (each.uri, each.offset) == place)
