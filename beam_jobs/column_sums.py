@@ -22,7 +22,7 @@ from pipeline.shards.typed_json import Count
 _BITS = 149  # the least float32 is 2**-149
 _LEAST = -125  # exponent of frexp: smaller float32 have fewer than 24 bits
 _EXACT = 1 << 19  # values whose sums are exact in 63 bits
-_BATCH_BYTES = 1 << 21  # of records that are parsed together: arrays of more leave the cache
+_BATCH_BYTES = 1 << 23  # of records that are parsed together
 
 
 @dataclass

@@ -131,6 +131,7 @@ class _Writing:
         ledger.totals.update(totals)
         ledger.key_digest = add_digests((ledger.key_digest, key_digest(records.keys)))
         self.sums.add(payloads)
+        self.sums.columns()  # so that few records are in memory
 
     def _append(self, payload: Sequence[bytes]) -> None:
         """Writes a framed record. The payload is in pieces, because joining them would copy it."""
@@ -187,7 +188,7 @@ def _finished(plan: SplitPlan, shard: int, all_rows: RawShard | PackedShard) -> 
     before = recorded_rows(receipt)
     rows = all_rows.raw_rows()
     if by_bytes:
-        rows["crc32c"] = all_rows.crcs()
+        rows["crc32c"][all_rows.good] = [*all_rows.crcs()]
     columns = ["rank", "crc32c" if by_bytes else "version"]
     changed = np.arange(len(rows))
     if len(before) == len(rows):

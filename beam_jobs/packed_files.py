@@ -23,13 +23,7 @@ import numpy as np
 from beam_jobs.converter import ConversionJob, Pack, Packer, Source, files_of
 from beam_jobs.digests import row_hashes, text_hashes
 from beam_jobs.ledger import Rejected, check_rejected, rejected_by_scan
-from beam_jobs.packed_rows import (
-    CHECK_BYTES,
-    ROW,
-    PackedFile,
-    PackedRows,
-    trailer_type,
-)
+from beam_jobs.packed_rows import CHECK_BYTES, ROW, PackedFile, PackedRows, trailer_type
 from beam_jobs.plan import Rows, buckets_of, sums_of
 from beam_jobs.references import File, bounded, encoded
 from pipeline.errors import RawDataError
@@ -270,8 +264,8 @@ def _rows(
     edges = np.flatnonzero(np.diff(buckets, prepend=-1)).tolist()  # none if all are of other splits
     for begin, end in itertools.pairwise([*edges, len(rows)]):
         packed = PackedRows(files, rows[begin:end])
-        framed, rank = packed.framed_bytes, packed.rows["rank"]
-        sums = sums_of(framed, hashes[begin:end], rank, [file], packed.rows["file"])
+        rank, number = packed.rows["rank"], packed.rows["file"]
+        sums = sums_of(packed.framed_bytes, hashes[begin:end], rank, [file], number)
         yield replace(packed, sums=sums)
 
 

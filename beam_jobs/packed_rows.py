@@ -9,7 +9,7 @@ import itertools
 import pickle
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -211,4 +211,4 @@ def merged(pieces: Sequence[PackedRows], most_repeats: int) -> PackedRows:
         repeats = tied[1:][equal]
     ordered = rows.rows[order]
     ordered["is_repeat"][repeats] = True
-    return replace(rows, rows=ordered)
+    return PackedRows(rows.files, ordered)

@@ -58,12 +58,10 @@ class RawShard(Shard):
         self._refs = in_order(plan.job.seed, plan.split, refs)
         super().__init__(plan, self._refs)
 
-    def crcs(self) -> np.ndarray:
-        """uint32 [rows]: checksums of the raw bytes, 0 for rejected rows. Reads all. Raises
-        RawDataError, StorageError."""
-        crcs = np.zeros(len(self._refs), np.uint32)
-        crcs[self.good] = [crc32c(data) for _, data in self.read()]
-        return crcs
+    def crcs(self) -> Iterator[int]:
+        """The checksum of each good row's raw bytes. Reads all. Raises RawDataError,
+        StorageError."""
+        return (crc32c(data) for _, data in self.read())
 
     def name_of(self, row: int) -> str:
         """The name of the raw file that a row is in."""
