@@ -121,12 +121,13 @@ class PackedRows:
         return self._opened(rows, [*self._read(rows["file"], rows["begin"], _ends(rows))])
 
     def records(self) -> Iterator[PackedRecords]:
-        """What is stored of the rows, some at a time: a request for each file and 128 MiB. Raises
-        RawDataError if one is damaged."""
+        """What is stored of the good rows, some at a time: a request for each file and 128 MiB.
+        Raises RawDataError if one is damaged."""
         chunk = np.cumsum(self.rows["size"] + self.rows["more"]) // _READ_BYTES
-        for rows in np.split(self.rows, np.flatnonzero(np.diff(chunk)) + 1):
-            if len(rows):
-                yield from self._together(rows)
+        cuts = np.flatnonzero(np.diff(chunk)) + 1
+        for rows, good in zip(np.split(self.rows, cuts), np.split(self.good, cuts), strict=True):
+            if good.any():
+                yield from self._together(rows[good])
 
     def _together(self, rows: np.ndarray) -> Iterator[PackedRecords]:
         by_file = np.lexsort((rows["begin"], rows["file"]))

@@ -42,7 +42,7 @@ class PackedShard(Shard):
 
     def records(self) -> Iterator[PackedRecords]:
         """The records that are written, in order. Raises RawDataError if one is damaged."""
-        return self._packed.take(self.good).records()
+        return self._packed.records()
 
     def _source_of(self, row: int) -> Source:
         return source_of(self._plan.job, self._packed.files[self._packed.rows["file"][row]])

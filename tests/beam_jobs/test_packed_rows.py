@@ -92,6 +92,12 @@ def test_gathering_makes_a_request_per_packed_file_and_shard(
     assert len(gcs_server.requests("GET .*_scratch.*alt=media")) == num_files * SHARDS
 
 
+def test_a_shard_without_rows_is_written(tmp_path):
+    convert({"train.csv": "key,a\nk,1\n"}, tmp_path, tmp_path / "out")
+    assert len(records_of(tmp_path / "out", "train")) == 1
+    assert len([*(tmp_path / "out").glob("train-*")]) == SHARDS
+
+
 def stopped(directory, monkeypatch):
     """A conversion of tables that ends between packing and gathering; its packed files."""
     monkeypatch.setattr("beam_jobs.graph.check_scanned", lambda *_: 1 / 0)

@@ -93,8 +93,7 @@ def scanned(converter, sources):
 def rows_of(rows):
     """What is known of each row."""
     if isinstance(rows, PackedRows):
-        keys = itertools.chain.from_iterable(records.keys for records in rows.records())
-        return zip(rows.rows["rank"], rows.rows["size"], keys, strict=True)
+        return zip(rows.rows["rank"], rows.rows["size"], rows.alone().keys, strict=True)
     return rows
 
 
