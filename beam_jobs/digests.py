@@ -28,9 +28,6 @@ class BucketSums(NamedTuple):
     raw_digest: int = 0  # of their ranks and the versions of their raw files: see Stat
 
 
-NO_SUMS = BucketSums()
-
-
 def add_sums(sums: Iterable[BucketSums]) -> BucketSums:
     """The total. Sizes and numbers of records are added like digests, which wrap around far above
     them."""

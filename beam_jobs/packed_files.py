@@ -194,11 +194,10 @@ class _Packing:
         rows = np.zeros(len(keys), ROW)
         rows["rank"] = ranks(self._job.seed, self._source.split, keys)
         rows["size"] = sizes
-        rows["more"] = [len(body) + CHECK_BYTES for body in bodies] - rows["size"].astype(np.int64)
+        rows["more"] = np.array([len(body) + CHECK_BYTES for body in bodies]) - sizes
         self._rows.append(rows)
         own = (trailers[name] for name in ("crc32c", *self._columns))
-        decisive = [rows["size"], errors, *own]
-        self._hashes.append(row_hashes(rows["rank"], decisive))
+        self._hashes.append(row_hashes(rows["rank"], [rows["size"], errors, *own]))
 
     def write(self, sink: Sink) -> dict[str, Any]:
         """Writes what is stored of each row, sorted. Returns the table."""
@@ -264,8 +263,8 @@ def _rows(
     edges = np.flatnonzero(np.diff(buckets, prepend=-1)).tolist()  # none if all are of other splits
     for begin, end in itertools.pairwise([*edges, len(rows)]):
         packed = PackedRows(files, rows[begin:end])
-        rank, number = packed.rows["rank"], packed.rows["file"]
-        sums = sums_of(packed.framed_bytes, hashes[begin:end], rank, [file], number)
+        rank = packed.rows["rank"]
+        sums = sums_of(packed.framed_bytes, hashes[begin:end], rank, [file], packed.rows["file"])
         yield replace(packed, sums=sums)
 
 

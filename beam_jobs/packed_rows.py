@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from beam_jobs.digests import NO_SUMS, BucketSums
+from beam_jobs.digests import BucketSums
 from beam_jobs.references import File, stat_hash
 from pipeline.errors import RawDataError
 from pipeline.shards.frames import FRAME_BYTES, crc32c
@@ -78,7 +78,7 @@ class PackedRows:
 
     files: tuple[PackedFile, ...]
     rows: np.ndarray
-    sums: BucketSums = NO_SUMS
+    sums: BucketSums = field(default_factory=BucketSums)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Compressed by bytes of equal place: most of them hardly vary."""
@@ -162,9 +162,9 @@ class PackedRows:
                 "and run the command again."
             )
         ends = [-trailer.itemsize - size for size in trailers["key_size"].tolist()]
-        keys = [row[end : -trailer.itemsize] for row, end in zip(stored, ends, strict=True)]
-        payloads = [row[:end] for row, end in zip(stored, ends, strict=True)]
-        return PackedRecords(keys, payloads, trailers)
+        pairs = [*zip(stored, ends, strict=True)]
+        keys = [row[end : -trailer.itemsize] for row, end in pairs]
+        return PackedRecords(keys, [row[:end] for row, end in pairs], trailers)
 
 
 def _ends(rows: np.ndarray) -> np.ndarray:

@@ -28,14 +28,15 @@ class PackedShard(Shard):
 
     def name_of(self, row: int) -> str:
         """The name of the source that a row is from."""
-        return self._source_of(row).name
+        file = self._packed.files[self._packed.rows["file"][row]]
+        return source_of(self._plan.job, file).name
 
     def rejected(self) -> Iterator[Rejected]:
         """The entries of rejected rows, in order. Reads each of them."""
         for row in np.flatnonzero(~self.good).tolist():
             one = self._packed.take([row])
             (key,), (payload,), (trailer,) = one.alone()
-            repeat = self._source_of(row).uri, DUPLICATE
+            repeat = one.files[one.rows["file"][0]].place[0], DUPLICATE
             uri, error = repeat if one.rows["size"][0] else json.loads(payload)
             name, offset = escaped(decoded(key)), int(trailer["offset"])
             yield Rejected(name, escaped(uri), offset, "scan", error)
@@ -43,9 +44,6 @@ class PackedShard(Shard):
     def records(self) -> Iterator[PackedRecords]:
         """The records that are written, in order. Raises RawDataError if one is damaged."""
         return self._packed.records()
-
-    def _source_of(self, row: int) -> Source:
-        return source_of(self._plan.job, self._packed.files[self._packed.rows["file"][row]])
 
 
 def source_of(job: ConversionJob, file: PackedFile) -> Source:
