@@ -81,6 +81,13 @@ def test_of_rows_with_one_key_the_first_in_the_raw_data_is_kept(tmp_path, small_
     assert len(kept) == ROWS - DUPLICATES
 
 
+def test_of_rows_with_one_key_in_one_table_the_first_line_is_kept(tmp_path):
+    lines = "".join(f"k{row % 9},{row}\n" for row in range(30))
+    convert({"train.csv": f"key,a\n{lines}"}, tmp_path, tmp_path / "out", *KEYS)
+    kept = {record["a"][0] for record in records_of(tmp_path / "out", "train")}
+    assert kept == {*range(9)}
+
+
 @pytest.mark.parametrize(("make", "flags"), [(tables, ()), (documents, ("--text-column=text",))])
 def test_gathering_makes_a_request_per_packed_file_and_shard(
     make, flags, tmp_path, small_files, bucket, gcs_server
