@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from beam_jobs.converter import ConversionJob
-from beam_jobs.ledger import Receipt, receipts_of
+from beam_jobs.ledger import Receipt, parse_receipt, receipts_of
 from beam_jobs.plan import SplitPlan
 from pipeline.errors import InfeedError
 from pipeline.shards.copies import EXAMPLES, Copies
@@ -29,33 +29,31 @@ _Pair = tuple[str, str]  # two splits; or one, twice
 
 
 class Contents(NamedTuple):
-    """Records of one shard. digests: uint64 [n], see content_digest. offsets: int64 [n], of their
-    payloads. lengths: uint32 [n]."""
+    """Records of one shard. file: the shard. receipt: the path of its receipt. digests: uint64 [n],
+    see content_digest. rows: uint32 [n], numbers of the records in the shard."""
 
     split: str
     file: str
+    receipt: str
     digests: np.ndarray
-    offsets: np.ndarray
-    lengths: np.ndarray
+    rows: np.ndarray
 
     @staticmethod
     def of(receipt: Receipt, file: str) -> "Contents":
         """All records of a shard; none if an older infeed wrote it."""
-        digests, rows = receipt.content_digests(), receipt.index_rows()
-        sizes = rows[:, 0].astype(np.int64) + FRAME_BYTES
-        offsets = np.cumsum(sizes) - sizes + HEADER_BYTES
-        some = slice(len(digests))
-        return Contents(receipt.split, file, digests, offsets[some], rows[some, 0])
+        digests = receipt.content_digests()
+        rows = np.arange(len(digests), dtype=np.uint32)
+        return Contents(receipt.split, file, receipt.file, digests, rows)
 
     def by_group(self, records: int) -> Iterator[tuple[int, "Contents"]]:
         """(number of the group, its records), for each group that has any. records: of the
         conversion."""
         groups = self.digests % np.uint64(records // _RECORDS_PER_GROUP + 1)
         order = np.argsort(groups, kind="stable")  # not a mask per group: there may be hundreds
-        for rows in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
-            if len(rows):
-                arrays = (array[rows] for array in self[2:])
-                yield int(groups[rows[0]]), Contents(self.split, self.file, *arrays)
+        for some in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
+            if len(some):
+                digests, rows = self.digests[some], self.rows[some]
+                yield int(groups[some[0]]), self._replace(digests=digests, rows=rows)
 
 
 def contents_before(job: ConversionJob) -> Iterator[Contents]:
@@ -72,13 +70,16 @@ def contents_before(job: ConversionJob) -> Iterator[Contents]:
 
 class _Place(NamedTuple):
     file: str
-    offset: int
-    length: int
+    receipt: str
+    row: int
 
     def name(self, job: ConversionJob) -> str:
         """The name of the record that is there: of its file; "" if it has none."""
         try:
-            (payload,) = job.output.read_ranges([(job.path(self.file), *self[1:])])
+            receipt = parse_receipt(job.output.read(job.path(self.receipt)))
+            sizes = receipt.index_rows()[: self.row + 1, 0].tolist() if receipt else [0]
+            begin = sum(sizes[:-1]) + FRAME_BYTES * self.row + HEADER_BYTES
+            (payload,) = job.output.read_ranges([(job.path(self.file), begin, sizes[-1])])
             values = {} if job.converter.schema.opaque else decode_example(payload)
         except InfeedError:
             values = {}
@@ -134,8 +135,8 @@ def counted(pieces: Iterable[Contents]) -> Counted:
 
     def place(at: int) -> _Place:
         piece = pieces[piece_of[at]]
-        row = rows[at] - firsts[piece_of[at]]
-        return _Place(piece.file, int(piece.offsets[row]), int(piece.lengths[row]))
+        row = piece.rows[rows[at] - firsts[piece_of[at]]]
+        return _Place(piece.file, piece.receipt, int(row))
 
     for pair in itertools.combinations_with_replacement(found.records, 2):
         hits = {}

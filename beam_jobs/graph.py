@@ -5,7 +5,7 @@
         -> GroupByKey(digest) -> count -> GroupByKey(one) -> commit
 
 The sums and sizes are side inputs of assign, gather and commit. Before "by digest" each shard adds
-20 bytes per record, for counting copies.
+12 bytes per record, for counting copies.
 
 Keys are integers (Python hashes differ between processes) and never None. The payload is never
 grouped. Rejects and counts are part of the results: there are no tags and no finish_bundle. The

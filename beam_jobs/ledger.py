@@ -111,8 +111,12 @@ class Receipt:
 
     def write(self, job: ConversionJob) -> None:
         """Publishes the receipt. The shard must exist already."""
-        path = job.path(receipt_file(self.split, self.shard, self.num_shards))
-        write_file(job.output, path, sealed_line(dataclasses.asdict(self)))
+        write_file(job.output, job.path(self.file), sealed_line(dataclasses.asdict(self)))
+
+    @property
+    def file(self) -> str:
+        """The name of its file."""
+        return receipt_file(self.split, self.shard, self.num_shards)
 
     @property
     def stat(self) -> Stat:

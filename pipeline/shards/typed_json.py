@@ -190,7 +190,9 @@ def sealed(fields: Mapping[str, Any]) -> Json:
 
 def sealed_line(fields: Mapping[str, Any]) -> bytes:
     """One line of JSON, with its checksum."""
-    return (json.dumps(sealed(fields)) + "\n").encode()
+    return (
+        json.dumps(sealed(fields)).encode() + b"\n"
+    )  # a receipt may be large: two copies, not three
 
 
 def unsealed(file: JsonFile, data: bytes, hint: str = "") -> tuple[Json, bool]:
