@@ -22,7 +22,7 @@ class Block:
     """Some of the rows of a table, one after the other. line, offset, size, lines: int64 [rows], as
     of TableRow. errors: why rows cannot be read, by number.
 
-    Its cells are in columns, or in rows. of_folders: in columns, those that folders state."""
+    Its cells are in columns, or in rows. of_folders: those that folders state, of all rows."""
 
     line: np.ndarray
     offset: np.ndarray
@@ -62,9 +62,8 @@ class Block:
     @property
     def names(self) -> list[str]:
         """The columns, in the order in which rows have them."""
-        if self.rows is None:
-            return [*self.columns, *self.of_folders]
-        return list(dict.fromkeys(name for row in self.rows for name in row))
+        rows = [self.columns] if self.rows is None else self.rows
+        return list(dict.fromkeys(name for row in rows for name in (*row, *self.of_folders)))
 
     def rows_with(self, name: str) -> np.ndarray:
         """int64: the rows that may have cells in a column."""
@@ -75,25 +74,22 @@ class Block:
 
     def cells(self, name: str) -> Cells:
         """The cells of a column."""
+        if name in self.of_folders:
+            return [self.of_folders[name]] * len(self)
         if self.rows is not None:
             return [row.get(name, ABSENT) for row in self.rows]
-        if name in self.of_folders or name not in self.columns:
-            return [self.of_folders.get(name, ABSENT)] * len(self)
-        return self.columns[name]
+        return self.columns.get(name, [ABSENT] * len(self))
 
     def row(self, i: int) -> TableRow:
         """A row, as Table.rows has it."""
-        cells = self.of_folders
-        if self.rows is not None:
-            cells = self.rows[i]
-        elif i not in self.errors:
-            row = np.array([i])
-            of_columns = {name: objects(each, row)[0] for name, each in self.columns.items()}
-            cells = {**of_columns, **self.of_folders}
+        columns = {} if i in self.errors else self.columns
+        cells = {name: objects(each, np.array([i]))[0] for name, each in columns.items()}
+        cells |= self.rows[i] if self.rows is not None else {}
         line, offset, size, lines = (
             int(each[i]) for each in (self.line, self.offset, self.size, self.lines)
         )
-        return TableRow(line, offset, size, cells, self.errors.get(i, ""), lines)
+        error = self.errors.get(i, "")
+        return TableRow(line, offset, size, {**cells, **self.of_folders}, error, lines)
 
 
 def taken(cells: Cells, rows: np.ndarray) -> Any:

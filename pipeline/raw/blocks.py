@@ -6,8 +6,9 @@ block: a piece of csv with unusual quotes, a line that is not plain JSON, all ro
 too long to be in memory with others."""
 
 import io
+import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, BinaryIO
 
 import msgspec
@@ -16,17 +17,16 @@ import numpy as np
 from pipeline.raw import rows as one_by_one
 from pipeline.raw.arrow_blocks import arrow_blocks
 from pipeline.raw.block import Block
-from pipeline.raw.csv_block import as_utf8, tokenise
+from pipeline.raw.csv_block import csv_block
 from pipeline.raw.pieces import WHOLE, Piece
-from pipeline.raw.rows import Table, TableRow, cell_count_error, is_json, with_folders
+from pipeline.raw.rows import Table, TableRow, is_json
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import uncompressed
 
 PIECE_BYTES = 1 << 19  # of a table of few columns; its arrays take about ten times as much
-_FEW_BYTES = 1 << 13  # of text with unusual quotes that is not tried in parts
+_FEW, _MANY = 64, 4  # parts of a piece, of which one is read row by row
 _NARROW = 10  # columns; with more, pieces are larger, so that they have thousands of rows, too
 _WIDEST = 8
-_ROWS = 4096  # of a block that was read row by row
 _SPACED_KEY = re.compile(rb'"[ \t\r]+:')
 _NOT_PLAIN = (msgspec.MsgspecError, ValueError, RecursionError)
 _decode = msgspec.json.Decoder().decode
@@ -62,76 +62,35 @@ def _text_blocks(
     """offset, line: where rows begin."""
     rest = b""
     usual_bytes = num_bytes = PIECE_BYTES * min(1 + len(names) // _NARROW, _WIDEST)
-    is_plain = is_json(table.uri) or _is_plain(table, names)
+    few_bytes, most_bytes = usual_bytes // _FEW, usual_bytes // _MANY + 1
+    slow_bytes = few_bytes  # more are read row by row where plain ones are few
+    read = _json_block if is_json(table.uri) else csv_block
     while True:
         more = file.read(num_bytes)
         piece = rest + more
-        if not is_plain or len(piece) > one_by_one.MAX_ROW_BYTES:
-            yield from _one_by_one(table, table.rows_from(file, names, offset, line))
+        if len(piece) > one_by_one.MAX_ROW_BYTES:
+            rows = table.rows_from(file, names, offset, line)
+            groups = itertools.groupby(rows, lambda row: row.offset // most_bytes)
+            yield from (Block.of(group) for _, group in groups)
             return
-        text = piece if not more else piece[: piece.rfind(b"\n") + 1]
-        read = _json_block if is_json(table.uri) else _csv_block
-        block, used_bytes, used_lines = read(table, text, names, last=not more)
+        last = not more
+        text = piece if last else piece[: piece.rfind(b"\n") + 1]
+        block, used_bytes, used_lines = read(table, text, names, last=last)
+        if used_bytes:
+            slow_bytes = few_bytes
+        elif text:
+            found = _unusual_block(table, text, names, slow_bytes, last=last)
+            block, used_bytes, used_lines = found
+            slow_bytes = min(2 * slow_bytes, most_bytes)
         block.line += line + 1
         block.offset += offset
         yield block
         rest = piece[used_bytes:]
-        if not more and not rest:
+        if last and not rest:
             return
         num_bytes = max(usual_bytes - len(rest), 1) if used_bytes else len(piece)
         offset += used_bytes
         line += used_lines
-
-
-def _is_plain(table: Table, names: Sequence[str]) -> bool:
-    delimiter = table.delimiter
-    return delimiter.isascii() and delimiter not in '"\r\n\0' and not {*names} & {*table.of_folders}
-
-
-def _one_by_one(table: Table, rows: Iterable[TableRow]) -> Iterator[Block]:
-    group = list[TableRow]()
-    num_bytes = 0
-    for row in rows:
-        group.append(row)
-        num_bytes += row.size
-        if len(group) == _ROWS or num_bytes > PIECE_BYTES:
-            yield _block_of(table, group)
-            group = []
-            num_bytes = 0
-    yield _block_of(table, group)
-
-
-def _block_of(table: Table, rows: Iterable[TableRow]) -> Block:
-    of_folders = table.of_folders
-    return Block.of([with_folders(of_folders, row) for row in rows] if of_folders else rows)
-
-
-def _csv_block(
-    table: Table, text: bytes, names: Sequence[str], *, last: bool
-) -> tuple[Block, int, int]:
-    """The rows that end in whole lines, and how many bytes and lines these are."""
-    format = table.format
-    rows = tokenise(
-        text,
-        len(names),
-        table.delimiter,
-        encoding=format.encoding,
-        quoted=format.quoted,
-        last=last,
-    )
-    if rows is None:
-        cut = text.rfind(b"\n", 0, len(text) // 4) + 1
-        if cut > _FEW_BYTES:
-            found = _csv_block(table, text[:cut], names, last=False)
-            if found[1]:
-                return found
-        return _unusual_block(table, text, names, last=last)
-    bad = np.flatnonzero(rows.counts != len(names)).tolist()
-    errors = {i: cell_count_error(int(rows.counts[i]), len(names)) for i in bad}
-    columns = dict(zip(names, rows.columns, strict=True))
-    places = rows.line, rows.offset, rows.size, rows.lines
-    block = Block(*places, errors, columns, table.of_folders)
-    return block, rows.used_bytes, rows.used_lines
 
 
 class _Piece(io.BytesIO):
@@ -146,9 +105,9 @@ class _Piece(io.BytesIO):
 
 
 def _unusual_block(
-    table: Table, text: bytes, names: Sequence[str], *, last: bool
+    table: Table, text: bytes, names: Sequence[str], num_bytes: int, *, last: bool
 ) -> tuple[Block, int, int]:
-    """The rows before the first one that may continue after the text."""
+    """The first rows, which end before the first one that may continue after the text."""
     piece = _Piece(text)
     group = list[TableRow]()
     used = len(text), text.count(b"\n")
@@ -157,7 +116,10 @@ def _unusual_block(
             used = row.offset, row.line - 1
             break
         group.append(row)
-    block = _block_of(table, group)
+        if row.offset + row.size >= num_bytes:
+            used = row.offset + row.size, row.line - 1 + row.lines
+            break
+    block = Block.of(group)
     block.line -= 1
     return block, *used
 
@@ -167,22 +129,26 @@ def _json_block(
 ) -> tuple[Block, int, int]:
     del last  # each line is a row
     lines = [*io.BytesIO(text)]
-    utf8 = as_utf8(text, table.format.encoding)
-    plain: list[Any] = [*map(_plain_object, io.BytesIO(utf8))] if utf8 else [None] * len(lines)
+    cells: list[Any]
+    try:
+        utf8 = text if text.isascii() else text.decode(table.format.encoding).encode()
+        cells = [*map(_plain_object, io.BytesIO(utf8))]
+    except UnicodeDecodeError:
+        cells = [None] * len(lines)
+    of_folders = table.of_folders
+    errors = dict[int, str]()
+    for i, each in enumerate(cells):
+        if not each or not of_folders.keys().isdisjoint(each):
+            cells[i] = None
+            for row in table.rows_from(io.BytesIO(lines[i]), names, 0, 0):
+                cells[i], errors[i] = row.cells, row.error
     sizes = np.fromiter(map(len, lines), np.int64, len(lines))
-    offsets = np.cumsum(sizes) - sizes
-    used = len(text), text.count(b"\n")
-    if all(plain) and not table.of_folders:
-        numbers, ones = np.arange(len(lines)), np.ones(len(lines), np.int64)
-        return Block(numbers, offsets, sizes, ones, {}, rows=plain), *used
-    rows = list[TableRow]()
-    for line, (cells, offset) in enumerate(zip(plain, offsets.tolist(), strict=True)):
-        if cells:
-            rows.append(TableRow(line, offset, len(lines[line]), cells))
-        else:
-            found = table.rows_from(io.BytesIO(lines[line]), names, 0, 0)
-            rows += (row._replace(line=line, offset=offset) for row in found)
-    return _block_of(table, rows), *used
+    errors = {i: error for i, error in errors.items() if error}
+    numbers, ones = np.arange(len(lines)), np.ones(len(lines), np.int64)
+    block = Block(numbers, np.cumsum(sizes) - sizes, sizes, ones, errors, {}, of_folders, cells)
+    if None in cells:  # empty lines
+        block = block.take(np.flatnonzero([each is not None for each in cells]))
+    return block, len(text), len(lines)
 
 
 def _plain_object(line: bytes) -> Mapping[str, Any] | None:

@@ -1,154 +1,93 @@
-"""Rows of a piece of csv with NumPy, where Python's strict csv module provably finds the same ones.
+"""Rows of a piece of csv, split by pyarrow where Python's strict csv provably finds the same ones.
 
-A cell is in quotes only from its first byte to its last one, and quotes inside are doubled: then
-the quotes before a byte tell whether it is inside. Any other piece is left to `rows`."""
+pyarrow repairs what Python rejects. So a row is left to `rows` unless its quotes are only around
+cells, and doubled inside: then the quotes before a byte tell whether it is inside."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow
+from pyarrow import csv
 
-_PAD = 1  # bytes around the text, so that each has others beside it
+from pipeline.raw.block import Block
+from pipeline.raw.rows import Table, cell_count_error
+
+_PARTS = 64  # of a text; reading rows of less than one would take longer than `rows` does
 _BREAK, _RETURN, _QUOTE = b'\n\r"'
 
 
-class CsvRows(NamedTuple):
-    """Rows except empty lines. columns: the texts of each, which are any where a row has another
-    number of cells.
-
-    counts: cells of each row. line, offset, size, lines: int64 [rows], as of TableRow; counted from
-    the beginning, lines from 0. used_bytes, used_lines: of the piece; a row begins there."""
-
-    columns: Sequence[pyarrow.StringArray]
-    counts: np.ndarray
-    line: np.ndarray
-    offset: np.ndarray
-    size: np.ndarray
-    lines: np.ndarray
-    used_bytes: int
-    used_lines: int
-
-
-def tokenise(
-    text: bytes, columns: int, delimiter: str, *, encoding: str, quoted: bool, last: bool
-) -> CsvRows | None:
-    """The rows of whole lines, of which the first begins a row; None if only `rows` can tell. last:
-    whether the file ends there. delimiter: of ASCII. columns: of the header."""
-    utf8 = as_utf8(text, encoding)
-    if utf8 is None or b"\0" in utf8:
-        return None
-    if b"\r" in utf8 and utf8.count(b"\r") != utf8.count(b"\r\n"):
-        return None
-    pad = bytes(_PAD)
-    end = b"" if not utf8 or utf8.endswith(b"\n") else b"\n"
-    data = np.frombuffer(b"".join([pad, utf8, end, pad]), np.uint8)
-    breaks = data == _BREAK
-    marks = breaks | (data == ord(delimiter))
-    quotes = np.zeros(0, np.int32)
-    if quoted and b'"' in utf8:
-        quotes = np.flatnonzero(data == _QUOTE).astype(np.int32)
-        if not _is_strict(data, quotes, ord(delimiter), last):
-            return None
-        marks &= np.bitwise_xor.accumulate((data == _QUOTE).view(np.uint8)) == 0
-    places = np.flatnonzero(marks).astype(np.int32)
-    if len(quotes):
-        line_ends = np.flatnonzero(breaks).astype(np.int32)
-    else:
-        line_ends = places[data.take(places) == _BREAK]
-    line_starts = line_ends - (_PAD - 1)
-    if utf8 != text:
-        line_starts = np.flatnonzero(np.frombuffer(text, np.uint8) == _BREAK) + 1
-    line_starts = np.minimum(np.concatenate([[0], line_starts, [len(text)]]), len(text))
-    return _rows(data, quotes, places, line_ends, line_starts, columns)
-
-
-def as_utf8(text: bytes, encoding: str) -> bytes | None:
-    """The text in UTF-8; None if it is not of the encoding."""
-    if text.isascii():
-        return text
+def csv_block(
+    table: Table, text: bytes, names: Sequence[str], *, last: bool
+) -> tuple[Block, int, int]:
+    """The rows before the first one that is incomplete or that only `rows` can tell, and how many
+    bytes and lines these are. None if they are a small part of the text, which begins with a row.
+    last: whether the file ends there."""
+    delimiter = table.delimiter
+    if not delimiter.isascii() or delimiter in '"\r\n\0' or {*names} & {*table.of_folders}:
+        return Block.of([]), 0, 0
+    # a break in front: each line begins after one, and pyarrow sees no byte order mark
+    padded = b"\n" + text + b"\n" * last
+    data = np.frombuffer(padded, np.uint8)
+    breaks = np.flatnonzero(data == _BREAK)
+    quotes = np.flatnonzero(data == _QUOTE) if table.format.quoted else breaks[:0]
+    plain = breaks[: np.searchsorted(breaks, _first_odd(data, quotes, ord(delimiter), last))]
+    edges = np.flatnonzero(np.searchsorted(quotes, plain) % 2 == 0)
+    used_bytes = min(int(breaks[edges[-1]]), len(text))
+    if used_bytes < len(text) // _PARTS:
+        return Block.of([]), 0, 0
+    used = padded[: breaks[edges[-1]] + 1]
     try:
-        return text.decode(encoding).encode()
-    except UnicodeError:
-        return None
+        utf8 = used if used.isascii() else used.decode(table.format.encoding).encode()
+    except UnicodeDecodeError as e:
+        return csv_block(table, text[: e.start - 1], names, last=False)
+    first = data.take(breaks[edges[:-1]] + 1)
+    is_row = (first != _BREAK) & (first != _RETURN)
+    line, lines = edges[:-1][is_row], np.diff(edges)[is_row]
+    offsets = np.minimum(breaks, len(text))
+    size = offsets[line + lines] - offsets[line]
+    errors, columns = _cells(utf8, names, len(line), table)
+    block = Block(line, offsets[line], size, lines, errors, columns, table.of_folders)
+    return block, used_bytes, int(edges[-1])
 
 
-def _is_strict(data: np.ndarray, quotes: np.ndarray, delimiter: int, last: bool) -> bool:
-    """Whether quotes are only around cells, and doubled inside."""
-    if last and len(quotes) % 2:
-        return False
+def _first_odd(data: np.ndarray, quotes: np.ndarray, delimiter: int, last: bool) -> int:
+    """The place of the first quote or return that is not plain; len(data) if all are."""
+    returns = np.flatnonzero(data == _RETURN)
+    lone = returns[data.take(returns + 1, mode="clip") != _BREAK]
     opening, closing = quotes[::2], quotes[1::2]
-    before, after = data.take(opening - 1), data.take(closing + 1)
-    begins = (before == delimiter) | (before == _BREAK) | (opening == _PAD)
-    ends = (after == delimiter) | (after == _BREAK) | (after == _RETURN)
-    doubled = _doubled(quotes)
-    begins[1:] |= doubled[: len(begins) - 1]
-    ends[: len(doubled)] |= doubled[: len(ends)]
-    return bool(begins.all() and ends.all())
+    begins = np.isin(data.take(opening - 1), [_BREAK, _QUOTE, delimiter])
+    ends = np.isin(data.take(closing + 1, mode="clip"), [_BREAK, _RETURN, _QUOTE, delimiter])
+    open_quote = opening[len(closing) :] if last else opening[:0]
+    odd = np.concatenate([lone, opening[~begins], closing[~ends], open_quote])
+    return int(odd.min(initial=len(data)))
 
 
-def _doubled(quotes: np.ndarray) -> np.ndarray:
-    """Whether another quote follows the first closing one, the second, and so on."""
-    closing, opening = quotes[1::2], quotes[2::2]
-    return opening == closing[: len(opening)] + 1
+def _cells(
+    utf8: bytes, names: Sequence[str], num_rows: int, table: Table
+) -> tuple[dict[int, str], dict[str, Any]]:
+    """The errors of rows with another number of cells, and the columns."""
+    errors = dict[int, str]()
 
+    def skip(row: csv.InvalidRow) -> str:
+        errors[row.number - 1] = cell_count_error(row.actual_columns, len(names))
+        return "skip"
 
-def _rows(
-    data: np.ndarray,
-    quotes: np.ndarray,
-    places: np.ndarray,
-    line_ends: np.ndarray,
-    line_starts: np.ndarray,
-    columns: int,
-) -> CsvRows:
-    """places: of delimiters and line breaks outside quotes. line_ends: of all line breaks.
-    line_starts: in the file, and where the last line ends."""
-    stops = np.flatnonzero(data.take(places) == _BREAK)
-    stop = places[stops]
-    start = np.append(np.int32(_PAD), stop + np.int32(1))
-    used = int(start[-1])
-    start = start[:-1]
-    counts = np.diff(stops, prepend=-1)
-    is_row = (stop > start + 1) | ((stop > start) & (data.take(start) != _RETURN))
-    is_good = is_row & (counts == columns)
-    end = places[: counts.sum()][np.repeat(is_good, counts)].reshape(-1, columns)
-    begin = np.empty_like(end)
-    begin[:, 1:] = end[:, :-1] + 1
-    begin[:, 0] = start[is_good]
-    end[:, -1] -= data.take(end[:, -1] - 1) == _RETURN
-    doubled = np.zeros(0, np.int32)
-    if len(quotes):
-        is_quoted = (end > begin) & (data.take(begin) == _QUOTE)
-        begin += is_quoted
-        end -= is_quoted
-        twice = _doubled(quotes)
-        doubled = quotes[1::2][: len(twice)][twice]
-    texts = _texts(data, begin.reshape(-1), end.reshape(-1), doubled, columns)
-    good = np.maximum(np.cumsum(is_good[is_row]) - 1, 0) * columns
-    cells = [texts.take(pyarrow.array(good + column)) for column in range(columns)]
-    line = np.searchsorted(line_ends, start[is_row])
-    lines = np.searchsorted(line_ends, stop[is_row]) + 1 - line
-    offset = line_starts[line]
-    size = line_starts[line + lines] - offset
-    used_lines = int(np.searchsorted(line_ends, used))
-    used_bytes = int(line_starts[used_lines])
-    places_in_file = line, offset, size, lines
-    return CsvRows(cells, counts[is_row], *places_in_file, used_bytes, used_lines)
-
-
-def _texts(
-    data: np.ndarray, begin: np.ndarray, end: np.ndarray, doubled: np.ndarray, columns: int
-) -> pyarrow.StringArray:
-    """The cells, and an empty one for each column. doubled: quotes to leave out."""
-    sizes = np.append(end - begin, np.zeros(columns, np.int32))
-    gaps = np.append(begin, len(data)) - np.append(0, end)
-    pieces = np.stack([gaps[:-1], end - begin], axis=1).reshape(-1)
-    kept = np.repeat(np.arange(len(pieces) + 1) % 2 > 0, np.append(pieces, gaps[-1]))
-    if len(doubled) and len(begin):
-        kept[doubled] = False
-        cells = np.searchsorted(begin, doubled, side="right") - 1
-        of_rows = (cells >= 0) & (doubled < end[cells])  # not of one with other numbers of cells
-        sizes -= np.bincount(cells[of_rows], minlength=len(sizes))
-    offsets = np.append(0, np.cumsum(sizes)).astype(np.int32)
-    buffers = map(pyarrow.py_buffer, (offsets, data[kept]))
-    return pyarrow.StringArray.from_buffers(len(offsets) - 1, *buffers)
+    cells = csv.read_csv(
+        pyarrow.BufferReader(utf8),
+        csv.ReadOptions(use_threads=False, block_size=len(utf8) + 1, column_names=names),
+        csv.ParseOptions(
+            delimiter=table.delimiter,
+            quote_char='"' if table.format.quoted else False,
+            newlines_in_values=True,
+            invalid_row_handler=skip,
+        ),
+        csv.ConvertOptions(check_utf8=False, column_types=dict.fromkeys(names, pyarrow.string())),
+    )
+    assert len(cells) + len(errors) == num_rows
+    if errors:
+        is_good = np.ones(num_rows, bool)
+        is_good[[*errors]] = False
+        places = pyarrow.array(np.cumsum(is_good) - 1, pyarrow.int64(), mask=~is_good)
+        cells = cells.take(places)
+    return errors, {name: cells.column(name).chunk(0) for name in names}

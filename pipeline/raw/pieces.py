@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipeline.raw.csv_block import tokenise
+from pipeline.raw.csv_block import csv_block
 from pipeline.raw.rows import ARROW_SUFFIXES, Table, is_json
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import is_gzip
@@ -73,7 +73,7 @@ def guessed_start(table: Table, begin: int) -> int | None:
     first = text.find(b"\n") + 1
     for num_bytes in _LOOKED_AT if table.format.quoted and not is_json(table.uri) else ():
         starts = _starts(text[:num_bytes])
-        rows = [_num_rows(table, text[start:num_bytes], len(names)) for start in starts]
+        rows = [_num_rows(table, text[start:num_bytes], names) for start in starts]
         if len({*rows}) > 1:
             return begin - 1 + starts[rows[1] > rows[0]]
     return begin - 1 + first if first else None
@@ -88,9 +88,7 @@ def _starts(text: bytes) -> list[int]:
     return [int(at) + 1 for at in first]
 
 
-def _num_rows(table: Table, text: bytes, columns: int) -> int:
-    """How many rows of csv with this many cells a text begins with; 0 if it is not strict csv."""
-    format = table.format
-    kind = {"encoding": format.encoding, "quoted": True, "last": False}
-    rows = tokenise(text[: text.rfind(b"\n") + 1], columns, table.delimiter, **kind)
-    return 0 if rows is None else int((rows.counts == columns).sum())
+def _num_rows(table: Table, text: bytes, names: Sequence[str]) -> int:
+    """How many rows of csv without an error a text begins with, before any that is not strict."""
+    block, _, _ = csv_block(table, text, names, last=False)
+    return len(block) - len(block.errors)

@@ -115,22 +115,20 @@ class Table:
         offset; None for all. units: of their times, by column; default: as they are stored. Raises
         RawDataError for a csv file without a header, for a Parquet or Arrow file that cannot be
         read, and for a time that has no such unit."""
-        more = self.of_folders
         if self.is_arrow:
+            more = self.of_folders
             rows = self.arrow.arrow_rows(self.uri, columns, units or {})
             for number, (cells, size) in enumerate(rows, start=1):
                 yield TableRow(number, number, size, cells | more)
             return
         with uncompressed(open_storage(self.uri), self.uri) as file:
-            for row in self.rows_in(file):
-                yield with_folders(more, row)
+            yield from self.rows_in(file)
 
     def rows_in(self, file: BinaryIO, offset: int = 0) -> Iterator[TableRow]:
-        """The rows of its file, which is csv or JSON and is open, without cells of folders. offset:
-        of a line of JSON to start at."""
-        if is_json(self.uri):
-            return self._parsed(_Lines(file, self.format.encoding, offset or after_mark(file)))
-        return self.rows_from(file, *self.start_of(file))
+        """The rows of its file, which is csv or JSON and is open. offset: where to start, of a line
+        of JSON."""
+        names, begin, line = self.start_of(file)
+        return self.rows_from(file, names, offset or begin, line)
 
     def start_of(self, file: BinaryIO) -> tuple[Sequence[str], int, int]:
         """The columns in the header, none for JSON; where the rows after it begin, and how many
@@ -145,7 +143,9 @@ class Table:
         """The rows of its open file from one on. names: of its columns. offset, line: see
         start_of."""
         rows = self._parsed(_Lines(file, self.format.encoding, offset, line))
-        return rows if is_json(self.uri) else (_named(row, names) for row in rows)
+        named = rows if is_json(self.uri) else (_named(row, names) for row in rows)
+        more = self.of_folders
+        return (_with_folders(more, row) for row in named) if more else named
 
     def column_names(self) -> Sequence[str]:
         """The columns in the header of a csv file, or in the first 1,000 rows of a JSON file.
@@ -158,9 +158,10 @@ class Table:
         if self.is_arrow:
             return list(self.arrow.arrow_cells(self.uri))
         with uncompressed(open_storage(self.uri), self.uri) as file:
+            names, *begin = self.start_of(file)
             if not is_json(self.uri):
-                return self.start_of(file)[0]
-            rows = self.rows_in(file)
+                return names
+            rows = self._parsed(_Lines(file, self.format.encoding, *begin))
             first = itertools.takewhile(
                 lambda row: row.offset < MAX_ROW_BYTES, itertools.islice(rows, _FIRST_ROWS)
             )
@@ -199,10 +200,7 @@ class Table:
         return unique(names, self.uri)
 
 
-def with_folders(more: Mapping[str, str | None], row: TableRow) -> TableRow:
-    """The row with the cells that its folders state."""
-    if not more:
-        return row
+def _with_folders(more: Mapping[str, str | None], row: TableRow) -> TableRow:
     twice = ", ".join(more.keys() & row.cells)
     error = f"{twice}: a column and a folder" if twice else row.error
     return row._replace(cells={**row.cells, **more}, error=error)

@@ -84,7 +84,6 @@ def test_blocks_of_csv_have_the_rows_that_are_read_one_by_one(
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "PIECE_BYTES", num_bytes)
-        patch.setattr(module, "_FEW_BYTES", num_bytes // 8)
         try:
             assert_same(table)
         except rows_module.RawDataError as e:
@@ -104,7 +103,6 @@ def test_blocks_of_odd_csv_have_the_rows_that_are_read_one_by_one(
     write, text, num_bytes, monkeypatch
 ):
     monkeypatch.setattr(module, "PIECE_BYTES", num_bytes)
-    monkeypatch.setattr(module, "_FEW_BYTES", 2)
     for encoding in ("utf-8", "latin-1", "cp1252"):
         assert_same(Table(write(text.encode(), "t.csv"), TableFormat(encoding=encoding)))
 
@@ -127,7 +125,6 @@ def test_blocks_of_csv_with_other_delimiters(write, delimiter):
 def test_rows_after_one_over_the_limit_are_read_one_by_one(write, name, monkeypatch):
     monkeypatch.setattr(rows_module, "MAX_ROW_BYTES", 40)
     monkeypatch.setattr(module, "PIECE_BYTES", 16)
-    monkeypatch.setattr(module, "_ROWS", 3)
     data = b'a,b\n1,"2\n' + b"3,4\n" * 20 + b"5," + b"y" * 300 + b"\n6,7\n" + b'8,"\n' * 9
     for begin in (b"a,b\n", b"a,b\n" + b"0,0\n" * 9, b"a,b\n" + b"0,0\n" * 9 + b'"x,y'):
         assert_same(Table(write(begin + data, name)))
