@@ -1,47 +1,26 @@
-"""Parquet, Arrow and Feather files: what their columns hold, and their rows, with little of a file
-in memory.
+"""Parquet, Arrow and Feather files: what their columns hold, and their rows. Texts and numbers are
+arrays of Arrow; columns of other types have Python objects.
 
 `rows` imports this module only to read such a file, because pyarrow is in the extra [tables]. Texts
 of errors about cells are part of plan digests."""
 
-import contextlib
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence, Set
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, BinaryIO
+from typing import Any
 
+import numpy as np
 import pyarrow
-from pyarrow import ipc, parquet, types
+from pyarrow import compute, types
 
-from pipeline.errors import RawDataError, StorageError
+from pipeline.errors import RawDataError
+from pipeline.raw.arrow_files import VALUE_BYTES, batches_of, opened, schema_of
 from pipeline.raw.cells import RESOLUTIONS, unique
-from pipeline.sizes import MiB, format_bytes
-from pipeline.storage.schemes import open_storage
 
-MAX_BATCH_BYTES = 64 * MiB
-_USUAL_BATCH_BYTES = 8 * MiB  # of numbers, which take up to ten times as much as Python objects
-VALUE_BYTES = 8
 _MOST_ZEROS = 38  # at the end of an integer, or after its point; the file may state a billion
-_BOMB_BYTES = 1024 * MiB
-_BOMB_RATIO = 100
-_FEW_ROWS = 4096
 _ALL_ROWS = range(1, sys.maxsize)
-
-
-@contextlib.contextmanager
-def opened(uri: str) -> Iterator[BinaryIO]:
-    """The file. Raises RawDataError where pyarrow cannot read it."""
-    try:
-        with open_storage(uri).open(uri) as file:
-            yield file
-    except StorageError:
-        raise
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as e:
-        raise RawDataError(
-            f"{uri} cannot be read: {str(e).splitlines()[0][:200]} Write it again."
-        ) from e
 
 
 def arrow_cells(uri: str) -> dict[str, Sequence[Any]]:
@@ -49,11 +28,10 @@ def arrow_cells(uri: str) -> dict[str, Sequence[Any]]:
     to be looked at.
 
     Raises RawDataError."""
-    with opened(uri) as file:
-        schema = parquet.read_schema(file) if _is_parquet(uri) else _stream(file)[0]
-    named = class_names(schema)
+    schema = schema_of(uri)
+    named = _class_names(schema)
     return {
-        name: [named[name]] if name in named else _examples(plain_type(kind), unit_of(kind))
+        name: [named[name]] if name in named else _examples(_plain_type(kind), _unit_of(kind))
         for name, kind in zip(unique(schema.names, uri), schema.types, strict=True)
     }
 
@@ -61,132 +39,67 @@ def arrow_cells(uri: str) -> dict[str, Sequence[Any]]:
 def arrow_rows(
     uri: str, columns: Set[str] | None, units: Mapping[str, str]
 ) -> Iterator[tuple[dict[str, Any], int]]:
-    """The cells of each row by column, and their size in bytes. columns: those to read. units: of
-    times. Raises RawDataError."""
-    with opened(uri) as file:
-        for batch in batches_of(file, uri, columns):
-            named = class_names(batch.schema)
-            lists = list[list[Any]]()
-            for name, array in zip(batch.schema.names, batch.columns, strict=True):
-                scale = scale_of(uri, name, unit_of(array.type), units.get(name))
-                lists.append(cells_of(array, named.get(name), scale))
-            for cells in zip(*lists, strict=True):
-                yield dict(zip(batch.schema.names, cells, strict=True)), sum(map(size_of, cells))
-
-
-def batches_of(
-    file: BinaryIO, uri: str, columns: Set[str] | None, rows: range = _ALL_ROWS
-) -> Iterator[Any]:
-    """The record batches of an open file, each with little memory. rows: numbers of those in whole
-    row groups of Parquet; others are read as a whole. Raises RawDataError."""
-    if _is_parquet(uri):
-        return _parquet_batches(file, uri, columns, rows)
-    return _arrow_batches(file, uri, columns)
-
-
-def row_groups(uri: str) -> list[tuple[int, int]]:
-    """How many rows and bytes the row groups of a Parquet file have. Raises RawDataError."""
-    with opened(uri) as file:
-        metadata = parquet.read_metadata(file)
-    groups = map(metadata.row_group, range(metadata.num_row_groups))
-    return [(group.num_rows, group.total_byte_size) for group in groups]
-
-
-def _is_parquet(uri: str) -> bool:
-    return uri.lower().endswith(".parquet")
-
-
-def _parquet_batches(
-    file: BinaryIO, uri: str, columns: Set[str] | None, wanted: range
-) -> Iterator[Any]:
-    """Page by page, and repeated texts as dictionaries: a small file may repeat a long text a
-    billion times."""
-    paged: dict[str, Any] = {"pre_buffer": False, "buffer_size": MiB}
-    first = parquet.ParquetFile(file, **paged)
-    columns_to_read = _selected(first.schema_arrow, columns)
-    end = 1
-    for number in range(first.num_row_groups):
-        group = first.metadata.row_group(number)
-        begin, end = end, end + group.num_rows
-        if begin not in wanted:
-            continue
-        chunks = [
-            chunk
-            for chunk in map(group.column, range(group.num_columns))
-            if _column_of(chunk) in columns_to_read
+    """The cells of each row by column, and its size; see arrow_columns."""
+    for cells, sizes in arrow_columns(uri, columns, units):
+        lists = [
+            _cells_of(each, None, Fraction(1)) if isinstance(each, pyarrow.Array) else each
+            for each in cells.values()
         ]
-        size = sum(_chunk_bytes(chunk, group, uri) for chunk in chunks)
-        rows = group.num_rows * _USUAL_BATCH_BYTES // max(1, size)
-        repeated = [chunk.path_in_schema for chunk in chunks if _is_repeated(chunk)]
-        reader = parquet.ParquetFile(
-            file, metadata=first.metadata, read_dictionary=repeated, **paged
-        )
-        yield from reader.iter_batches(
-            max(1, min(group.num_rows, rows)), row_groups=[number], columns=[*columns_to_read]
-        )
+        for row, size in zip(zip(*lists, strict=True), sizes.tolist(), strict=True):
+            yield dict(zip(cells, row, strict=True)), size
 
 
-def _selected(schema: Any, columns: Set[str] | None) -> dict[str, None]:
-    """The names of those columns, in the order of the file."""
-    return dict.fromkeys(name for name in schema.names if columns is None or name in columns)
+def arrow_columns(
+    uri: str, columns: Set[str] | None, units: Mapping[str, str], rows: range = _ALL_ROWS
+) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
+    """The cells of some rows by column, as Block has them, and the sizes of the rows: int64 [rows].
+    columns: those to read. units: of times. rows: see batches_of. Raises RawDataError."""
+    with opened(uri) as file:
+        for batch in batches_of(file, uri, columns, rows):
+            named = _class_names(batch.schema)
+            cells = dict[str, Any]()
+            sizes = np.zeros(batch.num_rows if batch.num_columns else 0, np.int64)
+            for name, array in zip(batch.schema.names, batch.columns, strict=True):
+                scale = _scale_of(uri, name, _unit_of(array.type), units.get(name))
+                cells[name], size = _column(array, named.get(name), scale)
+                sizes += size
+            yield cells, sizes
 
 
-def _column_of(chunk: Any) -> str:
-    return chunk.path_in_schema.partition(".")[0]
+def _column(
+    array: Any, names: Sequence[str] | None, scale: Fraction
+) -> tuple[Any, np.ndarray | int]:
+    """The cells, and the size of each; see _size_of."""
+    kind = _plain_type(array.type)
+    if names is None and scale == 1:
+        if types.is_string(kind) or types.is_large_string(kind):
+            return array, _text_sizes(array)
+        if _is_number(kind) and not types.is_dictionary(array.type):
+            return array.cast(kind), VALUE_BYTES
+    cells = _cells_of(array, names, scale)
+    return cells, np.fromiter(map(_size_of, cells), np.int64, len(cells))
 
 
-def _is_repeated(chunk: Any) -> bool:
-    """Whether all or most of it is a dictionary, which pyarrow would keep in memory as a whole."""
-    is_small = chunk.total_uncompressed_size <= MAX_BATCH_BYTES // 2
-    return (
-        is_small
-        and chunk.physical_type == "BYTE_ARRAY"
-        and not any("DELTA" in each for each in chunk.encodings)
-    )
+def _is_number(kind: Any) -> bool:
+    """Whether Block has them as an array; uint64 may be beyond int64."""
+    is_integer = types.is_integer(kind) and not types.is_uint64(kind)
+    return is_integer or types.is_floating(kind) or types.is_boolean(kind)
 
 
-def _chunk_bytes(chunk: Any, group: Any, uri: str) -> int:
-    """The size of a column in a row group. Raises RawDataError where one row, or what has to be
-    read at once, is too large."""
-    size = max(chunk.total_uncompressed_size, chunk.num_values * VALUE_BYTES)
-    is_bomb = chunk.total_uncompressed_size > max(
-        _BOMB_BYTES, _BOMB_RATIO * chunk.total_compressed_size
-    )
-    _check_size(uri, _column_of(chunk), size if is_bomb else size // max(1, group.num_rows))
-    return size
-
-
-def _check_size(uri: str, column: str, size: int) -> None:
-    if size > MAX_BATCH_BYTES:
-        raise RawDataError(
-            f"the column {column!r} of {uri} has {format_bytes(size)} that cannot be read in "
-            f"parts; allowed are {format_bytes(MAX_BATCH_BYTES)}. Leave it out, or write the file "
-            "with smaller values and row groups."
-        )
-
-
-def _stream(file: BinaryIO) -> tuple[Any, Iterator[Any]]:
-    """The schema and batches of an Arrow file, or of a stream, as Hugging Face writes."""
+def _text_sizes(array: Any) -> np.ndarray:
     try:
-        reader = ipc.open_file(file)
-        return reader.schema, map(reader.get_batch, range(reader.num_record_batches))
+        array.validate(full=True)
     except pyarrow.ArrowInvalid:
-        file.seek(0)
-        stream = ipc.open_stream(file)
-        return stream.schema, iter(stream)
+        array.to_pylist()  # says which text is not UTF-8
+        raise
+    is_dictionary = types.is_dictionary(array.type)  # whose texts may be long, and repeated
+    texts = array.dictionary if is_dictionary else array
+    sizes = compute.call_function("utf8_length", [texts])
+    sizes = sizes.take(array.indices) if is_dictionary else sizes
+    return sizes.fill_null(VALUE_BYTES).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
-def _arrow_batches(file: BinaryIO, uri: str, columns: Set[str] | None) -> Iterator[Any]:
-    schema, batches = _stream(file)
-    for batch in batches:
-        selected = batch.select([*_selected(schema, columns)])
-        for name in selected.schema.names:
-            _check_size(uri, name, selected.column(name).nbytes)
-        for begin in range(0, batch.num_rows, _FEW_ROWS):
-            yield selected.slice(begin, _FEW_ROWS)
-
-
-def class_names(schema: Any) -> Mapping[str, tuple[str, ...]]:
+def _class_names(schema: Any) -> Mapping[str, tuple[str, ...]]:
     """Those of Hugging Face's ClassLabels: the values of such a column are their numbers."""
     try:
         features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
@@ -200,11 +113,11 @@ def class_names(schema: Any) -> Mapping[str, tuple[str, ...]]:
         return {}
 
 
-def unit_of(kind: Any) -> str:
+def _unit_of(kind: Any) -> str:
     """The unit of times, or lists or dictionaries of them: a resolution of RESOLUTIONS, and since
     when; "" for other types."""
     if _is_list(kind) or types.is_dictionary(kind):
-        return unit_of(kind.value_type)
+        return _unit_of(kind.value_type)
     if types.is_date(kind):
         return f"{'days' if types.is_date32(kind) else 'ms'} since 1970-01-01"
     if types.is_timestamp(kind):
@@ -218,7 +131,7 @@ def _is_list(kind: Any) -> bool:
     return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
 
 
-def scale_of(uri: str, name: str, unit: str, expected: str | None) -> Fraction:
+def _scale_of(uri: str, name: str, unit: str, expected: str | None) -> Fraction:
     """By what to multiply times of a unit. RawDataError if the other one counts something else."""
     if not unit or expected is None or unit == expected:
         return Fraction(1)
@@ -231,11 +144,11 @@ def scale_of(uri: str, name: str, unit: str, expected: str | None) -> Fraction:
     return Fraction(RESOLUTIONS[resolution], RESOLUTIONS[finer])
 
 
-def plain_type(kind: Any) -> Any:
+def _plain_type(kind: Any) -> Any:
     """The type to read it as."""
     if types.is_dictionary(kind):
-        return plain_type(kind.value_type)
-    if unit_of(kind) and not types.is_nested(kind):
+        return _plain_type(kind.value_type)
+    if _unit_of(kind) and not types.is_nested(kind):
         return pyarrow.int32() if kind.bit_width == 32 else pyarrow.int64()
     if types.is_decimal(kind) and abs(kind.scale) <= _MOST_ZEROS:
         return kind  # whose integers may have any number of digits
@@ -243,12 +156,12 @@ def plain_type(kind: Any) -> Any:
         return pyarrow.float64()
     if _is_list(kind):
         size = getattr(kind, "list_size", -1)  # -1: any
-        return pyarrow.list_(plain_type(kind.value_type), size)
+        return pyarrow.list_(_plain_type(kind.value_type), size)
     return kind
 
 
 class Time(int):
-    """An example of times. unit: see unit_of."""
+    """An example of times. unit: see _unit_of."""
 
     unit: str
 
@@ -275,13 +188,13 @@ def _examples(kind: Any, unit: str = "") -> list[Any]:
     return [None if is_text else {str(kind): None}]  # like a struct, what no feature can hold
 
 
-def cells_of(array: Any, names: Sequence[str] | None, scale: Fraction) -> list[Any]:
+def _cells_of(array: Any, names: Sequence[str] | None, scale: Fraction) -> list[Any]:
     """The cells as Python objects; equal texts as one object. A number that no name has becomes
     what no feature can hold. scale: of times."""
     if types.is_dictionary(array.type):
-        names, scale = cells_of(array.dictionary, None, scale), Fraction(1)
+        names, scale = _cells_of(array.dictionary, None, scale), Fraction(1)
         array = array.indices
-    cells = array.cast(plain_type(array.type)).to_pylist()
+    cells = array.cast(_plain_type(array.type)).to_pylist()
     if scale != 1 or "decimal" in str(array.type):
         cells = _exact(cells, scale)
     if names is None:
@@ -303,8 +216,8 @@ def _exact(cell: Any, scale: Fraction) -> Any:
     return int(number) if number.denominator == 1 else float(number)
 
 
-def size_of(cell: Any) -> int:
+def _size_of(cell: Any) -> int:
     """What a cell counts for in the size of its row."""
     if isinstance(cell, list | dict):
-        return sum(map(size_of, cell.values() if isinstance(cell, dict) else cell))
+        return sum(map(_size_of, cell.values() if isinstance(cell, dict) else cell))
     return len(cell) if isinstance(cell, str | bytes) else VALUE_BYTES

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from pipeline.raw import rows as one_by_one
-from pipeline.raw.arrow_blocks import arrow_blocks
+from pipeline.raw.arrow_tables import arrow_columns
 from pipeline.raw.block import Block
 from pipeline.raw.csv_block import csv_block
 from pipeline.raw.pieces import WHOLE, Piece
@@ -41,7 +41,8 @@ def blocks_of(
     """The rows of table.rows(columns, units) in blocks that are not empty. piece: those to read.
     Raises as it does."""
     if table.is_arrow:
-        yield from filter(len, arrow_blocks(table, columns, units or {}, piece))
+        rows = range(piece.line + 1, piece.end)
+        yield from filter(len, _arrow_blocks(table, columns, units or {}, rows))
         return
     with uncompressed(open_storage(table.uri), table.uri) as file:
         names, offset, line = table.start_of(file)
@@ -54,6 +55,16 @@ def blocks_of(
                 yield block.first(rows)
             if rows < len(block):
                 return
+
+
+def _arrow_blocks(
+    table: Table, columns: Set[str] | None, units: Mapping[str, str], rows: range
+) -> Iterator[Block]:
+    begin = rows.start
+    for cells, sizes in arrow_columns(table.uri, columns, units, rows):
+        numbers = np.arange(begin, begin + len(sizes))
+        begin += len(sizes)
+        yield Block(numbers, numbers, sizes, np.ones_like(sizes), {}, cells, table.of_folders)
 
 
 def _text_blocks(

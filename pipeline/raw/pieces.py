@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pipeline.raw.arrow_files import row_groups
 from pipeline.raw.csv_block import csv_block
 from pipeline.raw.rows import ARROW_SUFFIXES, Table, is_json
 from pipeline.storage.schemes import open_storage
@@ -51,7 +52,7 @@ def _groups(table: Table, piece_bytes: int) -> Iterator[Piece]:
     """Row groups, at least one and of about this size together."""
     begin = end = 1
     size = 0
-    for rows, num_bytes in table.arrow.row_groups(table.uri):
+    for rows, num_bytes in row_groups(table.uri):
         end += rows
         size += num_bytes
         if size >= piece_bytes:

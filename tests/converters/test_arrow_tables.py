@@ -17,7 +17,7 @@ from sweep import SWEEP
 from table_columns import find_columns
 
 from pipeline.errors import InfeedError, OptionError, RawDataError
-from pipeline.raw import arrow_tables
+from pipeline.raw import arrow_files, arrow_tables
 from pipeline.raw.rows import Table
 from pipeline.shards.manifest import read_manifest
 
@@ -298,7 +298,7 @@ def test_a_small_file_that_repeats_a_long_text_is_read_in_parts(raw):
 def test_a_value_that_cannot_be_read_in_parts_is_refused_by_name(
     raw, raw_tables, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(arrow_tables, "MAX_BATCH_BYTES", 10_000)
+    monkeypatch.setattr(arrow_files, "MAX_BATCH_BYTES", 10_000)
     parquet.write_table(pa.table({"a": [1], "big": [[1.0] * 2000]}), raw / "train.parquet")
     with pytest.raises(
         InfeedError, match="column 'big' of .*train.parquet has 16 KB that cannot be read"

@@ -218,6 +218,30 @@ def test_blocks_of_parquet_and_arrow_have_the_rows_that_are_read_one_by_one(tmp_
     assert_same(table, {"other"})
 
 
+def size_of(cell):
+    if isinstance(cell, list | dict):
+        return sum(map(size_of, cell.values() if isinstance(cell, dict) else cell))
+    return len(cell) if isinstance(cell, str | bytes) else 8
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.arrow"])
+def test_rows_of_parquet_and_arrow_are_those_of_pyarrow(tmp_path, name):
+    """Times are numbers, in the unit that the file has."""
+    path = tmp_path / name
+    write, read = (feather.write_feather, feather.read_table)
+    if name.endswith(".parquet"):
+        write, read = (parquet.write_table, parquet.read_table)
+    write(arrow_table(29), path)
+    expected = read(path)
+    for i, (column, kind) in enumerate(zip(expected.columns, expected.schema.types, strict=True)):
+        if pa.types.is_temporal(kind):
+            number = pa.int32() if kind == pa.date32() else pa.int64()
+            expected = expected.set_column(i, expected.schema.names[i], column.cast(number))
+    rows = [(row.line, row.offset, row.cells, row.size) for row in Table(str(path)).rows()]
+    cells = [(cells, sum(map(size_of, cells.values()))) for cells in expected.to_pylist()]
+    assert repr(rows) == repr([(i, i, *each) for i, each in enumerate(cells, start=1)])
+
+
 def test_parquet_texts_that_are_not_utf_8_are_the_same_error(tmp_path):
     text = pa.array([b"ok", b"\xff"]).view(pa.string())
     for name, each in (("t", text), ("d", pa.DictionaryArray.from_arrays([0, 1], text))):
