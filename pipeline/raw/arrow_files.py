@@ -101,11 +101,8 @@ def _column_of(chunk: Any) -> str:
 def _is_repeated(chunk: Any) -> bool:
     """Whether all or most of it is a dictionary, which pyarrow would keep in memory as a whole."""
     is_small = chunk.total_uncompressed_size <= MAX_BATCH_BYTES // 2
-    return (
-        is_small
-        and chunk.physical_type == "BYTE_ARRAY"
-        and not any("DELTA" in each for each in chunk.encodings)
-    )
+    is_delta = "DELTA" in "".join(chunk.encodings)
+    return is_small and not is_delta and chunk.physical_type == "BYTE_ARRAY"
 
 
 def _chunk_bytes(chunk: Any, group: Any, uri: str) -> int:

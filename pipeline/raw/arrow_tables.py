@@ -96,7 +96,7 @@ def _text_sizes(array: Any) -> np.ndarray:
     texts = array.dictionary if is_dictionary else array
     sizes = compute.call_function("utf8_length", [texts])
     sizes = sizes.take(array.indices) if is_dictionary else sizes
-    return sizes.fill_null(VALUE_BYTES).to_numpy(zero_copy_only=False).astype(np.int64)
+    return sizes.fill_null(VALUE_BYTES).to_numpy()
 
 
 def _class_names(schema: Any) -> Mapping[str, tuple[str, ...]]:

@@ -46,7 +46,9 @@ class Block:
         return len(self.line)
 
     def take(self, rows: np.ndarray) -> "Block":
-        """The block of these rows only."""
+        """The block of these rows only. rows: ascending."""
+        if len(rows) == len(self):
+            return self
         line, offset, size, lines = (
             each[rows] for each in (self.line, self.offset, self.size, self.lines)
         )
@@ -57,7 +59,7 @@ class Block:
 
     def first(self, rows: int) -> "Block":
         """The block of this many rows from its beginning."""
-        return self if rows == len(self) else self.take(np.arange(rows))
+        return self.take(np.arange(rows))
 
     @property
     def names(self) -> list[str]:

@@ -2,8 +2,8 @@
 a dictionary for each.
 
 Only what is proven to be plain is read so. Everything else is read by `rows`, whose rows are then a
-block: a piece of csv with unusual quotes, a line that is not plain JSON, all rows after one that is
-too long to be in memory with others."""
+block: some rows of csv from an unusual quote on, a line that is not plain JSON, all rows after one
+that is too long to be in memory with others."""
 
 import io
 import itertools
@@ -70,11 +70,13 @@ def _arrow_blocks(
 def _text_blocks(
     table: Table, file: BinaryIO, names: Sequence[str], offset: int, line: int
 ) -> Iterator[Block]:
-    """offset, line: where rows begin."""
+    """offset, line: where rows begin.
+
+    Row by row, a small part of a piece is read, then twice as much as long as few rows are plain."""
     rest = b""
     usual_bytes = num_bytes = PIECE_BYTES * min(1 + len(names) // _NARROW, _WIDEST)
     few_bytes, most_bytes = usual_bytes // _FEW, usual_bytes // _MANY + 1
-    slow_bytes = few_bytes  # more are read row by row where plain ones are few
+    slow_bytes = few_bytes
     read = _json_block if is_json(table.uri) else csv_block
     while True:
         more = file.read(num_bytes)
@@ -138,28 +140,25 @@ def _unusual_block(
 def _json_block(
     table: Table, text: bytes, names: Sequence[str], *, last: bool
 ) -> tuple[Block, int, int]:
-    del last  # each line is a row
-    lines = [*io.BytesIO(text)]
-    cells: list[Any]
+    """The rows of whole lines, before the first one that is not of the encoding."""
     try:
         utf8 = text if text.isascii() else text.decode(table.format.encoding).encode()
-        cells = [*map(_plain_object, io.BytesIO(utf8))]
-    except UnicodeDecodeError:
-        cells = [None] * len(lines)
-    of_folders = table.of_folders
+    except UnicodeDecodeError as e:
+        return _json_block(table, text[: text.rfind(b"\n", 0, e.start) + 1], names, last=last)
+    lines = [*io.BytesIO(text)]
+    cells: list[Any] = [*map(_plain_object, io.BytesIO(utf8))]
+    more = table.of_folders
+    odd = [i for i, each in enumerate(cells) if not each or (more and more.keys() & each)]
     errors = dict[int, str]()
-    for i, each in enumerate(cells):
-        if not each or not of_folders.keys().isdisjoint(each):
-            cells[i] = None
-            for row in table.rows_from(io.BytesIO(lines[i]), names, 0, 0):
-                cells[i], errors[i] = row.cells, row.error
-    sizes = np.fromiter(map(len, lines), np.int64, len(lines))
+    for i in odd:
+        for row in table.rows_from(io.BytesIO(lines[i]), names, 0, 0):  # none if it is empty
+            cells[i], errors[i] = row.cells, row.error
+    rows = np.delete(np.arange(len(lines)), [i for i in odd if i not in errors])
+    size = np.fromiter(map(len, lines), np.int64, len(lines))
+    places = np.arange(len(lines)), np.cumsum(size) - size, size, np.ones_like(size)
     errors = {i: error for i, error in errors.items() if error}
-    numbers, ones = np.arange(len(lines)), np.ones(len(lines), np.int64)
-    block = Block(numbers, np.cumsum(sizes) - sizes, sizes, ones, errors, {}, of_folders, cells)
-    if None in cells:  # empty lines
-        block = block.take(np.flatnonzero([each is not None for each in cells]))
-    return block, len(text), len(lines)
+    block = Block(*places, errors, {}, more, cells)
+    return block.take(rows), len(text), len(lines)
 
 
 def _plain_object(line: bytes) -> Mapping[str, Any] | None:

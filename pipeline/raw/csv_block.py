@@ -31,7 +31,7 @@ def csv_block(
     data = np.frombuffer(padded, np.uint8)
     breaks = np.flatnonzero(data == _BREAK)
     quotes = np.flatnonzero(data == _QUOTE) if table.format.quoted else breaks[:0]
-    plain = breaks[: np.searchsorted(breaks, _first_odd(data, quotes, ord(delimiter), last))]
+    plain = breaks[breaks < _first_odd(data, quotes, ord(delimiter))]
     edges = np.flatnonzero(np.searchsorted(quotes, plain) % 2 == 0)
     used_bytes = min(int(breaks[edges[-1]]), len(text))
     if used_bytes < len(text) // _PARTS:
@@ -51,16 +51,14 @@ def csv_block(
     return block, used_bytes, int(edges[-1])
 
 
-def _first_odd(data: np.ndarray, quotes: np.ndarray, delimiter: int, last: bool) -> int:
+def _first_odd(data: np.ndarray, quotes: np.ndarray, delimiter: int) -> int:
     """The place of the first quote or return that is not plain; len(data) if all are."""
     returns = np.flatnonzero(data == _RETURN)
     lone = returns[data.take(returns + 1, mode="clip") != _BREAK]
-    opening, closing = quotes[::2], quotes[1::2]
-    begins = np.isin(data.take(opening - 1), [_BREAK, _QUOTE, delimiter])
-    ends = np.isin(data.take(closing + 1, mode="clip"), [_BREAK, _RETURN, _QUOTE, delimiter])
-    open_quote = opening[len(closing) :] if last else opening[:0]
-    odd = np.concatenate([lone, opening[~begins], closing[~ends], open_quote])
-    return int(odd.min(initial=len(data)))
+    outside = quotes - 1  # of cells: before their first quotes
+    outside[1::2] += 2  # and after their last ones
+    is_edge = np.isin(data.take(outside, mode="clip"), [_BREAK, _RETURN, _QUOTE, delimiter])
+    return int(np.concatenate([lone, quotes[~is_edge]]).min(initial=len(data)))
 
 
 def _cells(
@@ -78,13 +76,13 @@ def _cells(
         csv.ReadOptions(use_threads=False, block_size=len(utf8) + 1, column_names=names),
         csv.ParseOptions(
             delimiter=table.delimiter,
-            quote_char='"' if table.format.quoted else False,
+            quote_char=table.format.quoted and '"',
             newlines_in_values=True,
             invalid_row_handler=skip,
         ),
         csv.ConvertOptions(check_utf8=False, column_types=dict.fromkeys(names, pyarrow.string())),
     )
-    assert len(cells) + len(errors) == num_rows
+    assert len(cells.column(0).chunk(0)) + len(errors) == num_rows
     if errors:
         is_good = np.ones(num_rows, bool)
         is_good[[*errors]] = False

@@ -127,8 +127,9 @@ class Table:
     def rows_in(self, file: BinaryIO, offset: int = 0) -> Iterator[TableRow]:
         """The rows of its file, which is csv or JSON and is open. offset: where to start, of a line
         of JSON."""
-        names, begin, line = self.start_of(file)
-        return self.rows_from(file, names, offset or begin, line)
+        if offset:
+            return self.rows_from(file, (), offset, 0)
+        return self.rows_from(file, *self.start_of(file))
 
     def start_of(self, file: BinaryIO) -> tuple[Sequence[str], int, int]:
         """The columns in the header, none for JSON; where the rows after it begin, and how many

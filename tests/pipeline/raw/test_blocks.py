@@ -115,10 +115,25 @@ def test_usual_csv_is_read_in_columns(write):
     assert objects(block.cells("b"), np.array([0, 1, 3])) == ["x, y", 'q"r', "Ø"]
 
 
+@pytest.mark.parametrize("odd", [b'5" pipe', b'"x"y', b"lone\rcr", b"\xff", b'"open'])
+def test_only_some_rows_after_an_odd_one_are_not_read_in_columns(write, odd, monkeypatch):
+    monkeypatch.setattr(module, "PIECE_BYTES", 1 << 13)
+    data = b"a,b\n" + b"1,2\n" * 1000 + b"3," + odd + b"\n" + b'4,"5"\n' * 1000
+    blocks = assert_same(Table(write(data, "t.csv")))
+    one_by_one = [block for block in blocks if block.rows is not None]
+    assert sum(map(len, one_by_one)) < 100
+    assert blocks[0].rows is None and blocks[-1].rows is None
+
+
 @pytest.mark.parametrize("delimiter", [";", "\t", "|", " ", "§", "5", "."])
 def test_blocks_of_csv_with_other_delimiters(write, delimiter):
     text = delimiter.join("ab") + "\n" + delimiter.join(["1", "x y"]) + "\n"
     assert_same(Table(write(text.encode(), "t.csv"), TableFormat(delimiter)))
+
+
+def test_rows_of_a_column_that_a_folder_has_too_are_errors(write):
+    (block,) = assert_same(Table(write(b"a,b\n1,2\n", "a=3/t.csv"), name="a=3/t.csv"))
+    assert block.errors == {0: "a: a column and a folder"}
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
