@@ -72,7 +72,7 @@ def _text_blocks(
 ) -> Iterator[Block]:
     """offset, line: where rows begin.
 
-    Row by row, a small part of a piece is read, then twice as much as long as few rows are plain."""
+    Row by row a small part of a piece is read, and twice as much while few rows are plain."""
     rest = b""
     usual_bytes = num_bytes = PIECE_BYTES * min(1 + len(names) // _NARROW, _WIDEST)
     few_bytes, most_bytes = usual_bytes // _FEW, usual_bytes // _MANY + 1

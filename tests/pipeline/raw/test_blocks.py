@@ -122,7 +122,8 @@ def test_only_some_rows_after_an_odd_one_are_not_read_in_columns(write, odd, mon
     blocks = assert_same(Table(write(data, "t.csv")))
     one_by_one = [block for block in blocks if block.rows is not None]
     assert sum(map(len, one_by_one)) < 100
-    assert blocks[0].rows is None and blocks[-1].rows is None
+    assert blocks[0].rows is None
+    assert blocks[-1].rows is None
 
 
 @pytest.mark.parametrize("delimiter", [";", "\t", "|", " ", "§", "5", "."])
