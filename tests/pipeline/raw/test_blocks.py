@@ -132,8 +132,11 @@ def test_blocks_of_csv_with_other_delimiters(write, delimiter):
     assert_same(Table(write(text.encode(), "t.csv"), TableFormat(delimiter)))
 
 
-def test_rows_of_a_column_that_a_folder_has_too_are_errors(write):
-    (block,) = assert_same(Table(write(b"a,b\n1,2\n", "a=3/t.csv"), name="a=3/t.csv"))
+@pytest.mark.parametrize(
+    ("name", "data"), [("t.csv", b"a,b\n1,2\n"), ("t.jsonl", b'{"a": 1, "b": 2}\n{"b": 2}\n')]
+)
+def test_rows_with_a_column_that_a_folder_has_too_are_errors(write, name, data):
+    (block,) = assert_same(Table(write(data, f"a=3/{name}"), name=f"a=3/{name}"))
     assert block.errors == {0: "a: a column and a folder"}
 
 
