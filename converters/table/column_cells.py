@@ -12,10 +12,10 @@ import pyarrow
 from pyarrow import types
 
 from converters.images.image_archives import IMAGE_SUFFIXES
-from converters.table.block_values import different
+from converters.table.block_values import different, packed
 from converters.table.columns import KINDS, ONE_LINE, SKIP, Column
 from pipeline.errors import LabelError, OptionError
-from pipeline.raw.block import ABSENT, Cells, taken
+from pipeline.raw.block import ABSENT, Cells, objects, taken
 from pipeline.raw.cells import (
     RESOLUTIONS,
     SPELLINGS,
@@ -121,7 +121,7 @@ class ColumnCells:
         """Adds the cells of these rows of a block: each different one once, as one takes 5 us; if
         the column has more values than matter, one of each plain kind. of_table: see add."""
         is_full = self.is_full and not (self.kind or self.separator)
-        of_rows = taken(cells, rows)
+        of_rows = packed(taken(cells, rows))
         found = list[tuple[int, Any, int]]()  # first place, cell, times
         is_text = isinstance(of_rows, pyarrow.Array) and types.is_string(of_rows.type)
         places = np.arange(len(rows))
@@ -132,12 +132,13 @@ class ColumnCells:
                 if kind != OTHER:
                     found.append((first, of_rows[first].as_py(), times))
             places = np.flatnonzero(kinds == OTHER)
-        items, firsts, numbers = different(taken(of_rows, places))
-        if not is_full and len(items) > 2 * self.most:  # after some, the column is full
+        firsts, numbers = different(taken(of_rows, places))
+        if not is_full and len(firsts) > 2 * self.most:  # after some, the column is full
             for some in np.split(rows, [self.most + 1]):
                 self.add_all(cells, some, table, **of_table)
             return
         counts = np.bincount(numbers).tolist()
+        items = objects(of_rows, places[firsts])
         found += zip(places[firsts].tolist(), items, counts, strict=True)
         for _, cell, times in sorted(found, key=itemgetter(0)):
             if cell is not ABSENT:

@@ -163,10 +163,8 @@ class RowConverter:
         records = Records(window, self.format, errors)
         noted = np.zeros(len(window), np.int64)
         for column in self.columns:
-            if column.kind in OF_FILES:
-                records.add_files(column, partial(self._file_of, source, noted))
-            else:
-                records.add(column)
+            is_file = column.kind in OF_FILES
+            records.add(column, partial(self._file_of, source, noted) if is_file else None)
         good, data, sizes = records.encoded(self.schema)
         offsets = window.offset.tolist()
         word = "row" if table_of(source, self.format).is_arrow else "line"
