@@ -11,16 +11,20 @@ import numpy as np
 import pyarrow
 from pyarrow import types
 
-from converters.table.columns import MOST_EXACT, Column
+from converters.table.columns import MOST_EXACT, OF_FILES, Column
 from pipeline.errors import Reject
 from pipeline.raw.block import ABSENT, Block, Cells, objects, taken
 from pipeline.raw.text_cells import INTEGER, plain_numbers, text_buffers, where
 from pipeline.shards.example import FLOAT32_END
 from pipeline.shards.schema import TableFormat
 
-_KINDS = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64()}
-_KINDS[bool] = pyarrow.bool_()
-_ALIKE = (*_KINDS, type(None))  # objects that mean the same if their repr is equal
+_PACKED = {
+    str: pyarrow.string(),
+    int: pyarrow.int64(),
+    float: pyarrow.float64(),
+    bool: pyarrow.bool_(),
+}
+_ALIKE = (*_PACKED, type(None))  # objects that mean the same if their repr is equal
 _VALUES = {"bytes": pyarrow.large_binary(), "int64": pyarrow.int64(), "float32": pyarrow.float64()}
 
 FileOf = Callable[[int, Any, str], bytes]
@@ -28,33 +32,27 @@ FileOf = Callable[[int, Any, str], bytes]
 
 
 def values_of(
-    column: Column,
-    block: Block,
-    format: TableFormat,
-    errors: dict[int, str],
-    file_of: FileOf | None = None,
+    column: Column, block: Block, format: TableFormat, errors: dict[int, str], file_of: FileOf
 ) -> tuple[Any, np.ndarray]:
     """The value of each row, as an array of Arrow: large_binary, int64, float64, or lists of these;
     and int64 [n], Column.num_rounded of each.
 
-    errors: of rows that have no value, which are not read. Adds the texts of the errors of
-    Column.value. file_of: for files."""
-    if not column.parts:
-        return _values(column, block, format, errors, file_of)
-    parts = [Column(name, "float32", parts=(name,)) for name in column.parts]
-    found = [_values(part, block, format, errors, file_of) for part in parts]
-    numbers = np.stack([values for values, _ in found], axis=1)
-    values = pyarrow.FixedSizeListArray.from_arrays(numbers.ravel(), len(parts))
-    return values, sum(rounded for _, rounded in found)
-
-
-def _values(
-    column: Column, block: Block, format: TableFormat, errors: dict[int, str], file_of: Any
-) -> tuple[Any, Any]:
+    errors: of rows that have no value and are not read. Adds the texts of those of Column.value."""
+    if column.parts and column.shape:
+        parts = [Column(name, "float32", parts=(name,)) for name in column.parts]
+        found = [values_of(part, block, format, errors, file_of) for part in parts]
+        values = np.stack([values for values, _ in found], axis=1).ravel()
+        rounded = np.sum([rounded for _, rounded in found], axis=0)
+        return pyarrow.FixedSizeListArray.from_arrays(values, len(parts)), rounded
     cells = packed(block.cells(column.name))
-    values, is_plain = _plain(column, cells, format)
+    kind = _VALUES[column.feature.dtype]
+    kind = pyarrow.list_(kind) if column.shape or column.separator else kind
+    values, is_plain = _plain(column, cells, format) or (
+        pyarrow.nulls(len(block), kind),
+        np.zeros(len(block), bool),
+    )
     rounded = np.zeros(len(block), np.int64)
-    if types.is_float64(values.type):
+    if types.is_float64(kind):
         numbers = values.to_numpy(zero_copy_only=False)
         is_large = np.abs(numbers) > MOST_EXACT
         if is_large.any():
@@ -68,14 +66,14 @@ def _values(
     def result(row: int, cell: Any) -> tuple[Any, int, str]:
         cells = named(column.name, cell)
         try:
-            value: Any = column.value(cells, partial(file_of or _no_file, row), format)
+            value: Any = column.value(cells, partial(file_of, row), format)
             count = column.num_rounded(value, cells, format) if column.kind == "float32" else 0
             return value[0] if column.parts else value, count, ""
         except (ValueError, Reject) as e:
             return None, 0, str(e)
 
     firsts = numbers = np.arange(len(rows))
-    if not file_of:  # whose notes are on each row
+    if column.kind not in OF_FILES:  # whose notes are on each row
         firsts, numbers = different(taken(cells, rows))
     items = objects(cells, rows[firsts])
     results, counts, texts = zip(*map(result, rows[firsts].tolist(), items), strict=True)
@@ -85,12 +83,7 @@ def _values(
     errors.update(zip(rows[is_bad].tolist(), messages[is_bad], strict=True))
     places = np.arange(len(block))
     places[rows] = len(block) + numbers
-    more = pyarrow.array(results, values.type)
-    return taken(pyarrow.concat_arrays([values, more]), places), rounded
-
-
-def _no_file(row: int, cell: Any, kind: str) -> bytes:
-    raise AssertionError(f"{cell!r:.60} of the kind {kind} in row {row}")
+    return taken(pyarrow.concat_arrays([values, pyarrow.array(results, kind)]), places), rounded
 
 
 def named(name: str, cell: Any) -> Mapping[str, Any]:
@@ -120,24 +113,22 @@ def packed(cells: Cells, *, mixed: bool = False) -> Cells:
     kinds = {*map(type, cells)} - {type(None)}
     kind = float if mixed and kinds == {int, float} else kinds.pop() if len(kinds) == 1 else None
     try:
-        return pyarrow.array(cells, _KINDS[kind]) if kind in _KINDS else cells
+        return pyarrow.array(cells, _PACKED[kind]) if kind in _PACKED else cells
     except (UnicodeEncodeError, OverflowError, pyarrow.ArrowInvalid):
         return cells
 
 
-def _plain(column: Column, cells: Cells, format: TableFormat) -> tuple[Any, np.ndarray]:
-    """The values of plain cells, and which are plain."""
-    kind = _VALUES[column.feature.dtype]
-    is_list = bool(column.shape or column.separator)
-    values = pyarrow.nulls(len(cells), pyarrow.list_(kind) if is_list else kind)
-    none = np.zeros(len(cells), bool)
+def _plain(column: Column, cells: Cells, format: TableFormat) -> tuple[Any, np.ndarray] | None:
+    """The values of plain cells, and which are plain. None if none is."""
     if not isinstance(cells, pyarrow.Array):
         cells = packed([None if cell is ABSENT else cell for cell in cells], mixed=True)
-    if is_list or not isinstance(cells, pyarrow.Array):
-        return values, none
+    if column.shape or column.separator or not isinstance(cells, pyarrow.Array):
+        return None
     is_text = not (types.is_primitive(cells.type) or types.is_boolean(cells.type))
     have_value = cells.is_valid().to_numpy(zero_copy_only=False)
-    if column.kind in ("text", "bytes") and is_text:
+    if column.kind in ("text", "bytes"):
+        if not is_text:
+            return None
         texts = cells.cast(pyarrow.large_binary())
         if column.required and column.kind == "text":  # of which zero bytes are errors, too
             data, places = text_buffers(texts)
@@ -145,14 +136,14 @@ def _plain(column: Column, cells: Cells, format: TableFormat) -> tuple[Any, np.n
         return texts, have_value
     # of a dictionary, each different text is read once
     if not format.keeps_numbers or types.is_dictionary(cells.type):
-        return values, none
-    if column.kind == "int64":
+        return None
+    if column.kind == "int64" and not types.is_floating(cells.type):
         if is_text:
             have_value = plain_numbers(cells, format.decimal)[0] == INTEGER
             cells = where(have_value, cells)
-        return (values, none) if types.is_floating(cells.type) else (cells.cast(kind), have_value)
+        return cells.cast(pyarrow.int64()), have_value
     if column.kind != "float32" or (column.parts and types.is_boolean(cells.type)):
-        return values, none
+        return None
     floats = _floats(cells, format.decimal if is_text else ".")
     is_float = np.abs(floats) < FLOAT32_END  # which NaN is not
     return pyarrow.array(np.where(is_float, floats, 0)), is_float
@@ -187,15 +178,14 @@ def _contents(column: Column, block: Block, format: TableFormat) -> Sequence[str
         return [content(block.row(row).cells) for row in range(len(block))]
     cells = packed(block.cells(column.name))
     number = Column(column.name, "float32", separator=column.separator)
-    values, is_plain = _plain(number, cells, format)
-    numbers = values.to_numpy(zero_copy_only=False)
-    places = np.flatnonzero(is_plain)
-    places = places[np.abs(numbers[places]) < MOST_EXACT]
     contents = np.full(len(block), "", object)
-    found = numbers[places].astype(np.float32).tolist()
-    contents[places] = [f"({column.name!r}, [{value!r}])" for value in found]
+    if plain := _plain(number, cells, format):
+        numbers = plain[0].to_numpy()
+        places = np.flatnonzero(plain[1] & (np.abs(numbers) < MOST_EXACT))
+        found = numbers[places].astype(np.float32).tolist()
+        contents[places] = [f"({column.name!r}, [{value!r}])" for value in found]
     rows = np.flatnonzero(contents == "")
     firsts, numbers = different(taken(cells, rows))
     others = [content(named(column.name, cell)) for cell in objects(cells, rows[firsts])]
     contents[rows] = np.array(others, object)[numbers]
-    return contents
+    return contents.tolist()

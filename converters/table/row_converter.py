@@ -28,7 +28,7 @@ from converters.table.columns import (
 from converters.table.converter import find_image, is_below
 from converters.table.held_out import class_of, group_of
 from converters.table.layouts import table_of
-from converters.table.records import Records
+from converters.table.records import records_of
 from pipeline.raw.block import Block, objects
 from pipeline.raw.blocks import blocks_of
 from pipeline.raw.cells import cell_of, text_cell
@@ -160,23 +160,21 @@ class RowConverter:
             window = window.take(np.flatnonzero(np.array(splits, object) == source.split))
         places, errors = self._keys(source, window)
         keys = [f"{source.split}/{place}" for place in places]
-        records = Records(window, self.format, errors)
         noted = np.zeros(len(window), np.int64)
-        for column in self.columns:
-            is_file = column.kind in OF_FILES
-            records.add(column, partial(self._file_of, source, noted) if is_file else None)
-        good, data, sizes = records.encoded(self.schema)
+        file_of = partial(self._file_of, source, noted)
+        records = records_of(self.columns, self.schema, window, errors, file_of)
         offsets = window.offset.tolist()
         word = "row" if table_of(source, self.format).is_arrow else "line"
         unusable = [
             Reference(
                 keys[row], source.file, offsets[row], 0, f"{word} {window.line[row]}: {error}", {}
             )
-            for row, error in sorted(records.errors.items())
+            for row, error in sorted(errors.items())
         ]
-        columns = {"notes": noted[good], "rounded": records.rounded[good]}
-        good_keys = [encoded(keys[row]) for row in good.tolist()]
-        return Pack(good_keys, data, sizes, window.offset[good], columns, unusable)
+        rows = records.rows
+        columns = {"notes": noted[rows], "rounded": records.rounded}
+        good_keys = [encoded(keys[row]) for row in rows.tolist()]
+        return Pack(good_keys, records.data, records.sizes, window.offset[rows], columns, unusable)
 
     def _file_of(self, source: Source, noted: np.ndarray, row: int, cell: Any, kind: str) -> bytes:
         """The file in a cell, or the one that it names; an image in the format to store. Sets the

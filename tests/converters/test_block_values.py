@@ -77,12 +77,16 @@ def bits(column, value):
     return [bits(column, item) for item in value] if isinstance(value, list) else value
 
 
+def no_file(row, cell, kind):
+    raise AssertionError(kind)
+
+
 def assert_same_values(table):
     """The values of all columns, each checked to be that of the row."""
     for block in blocks.blocks_of(table):
         for column in COLUMNS:
             errors = {**block.errors}
-            values, rounded = values_of(column, block, table.format, errors)
+            values, rounded = values_of(column, block, table.format, errors, no_file)
             assert block.errors.items() <= errors.items()
             for i in set(range(len(block))) - block.errors.keys():
                 cells = block.row(i).cells
@@ -208,9 +212,9 @@ def test_plain_cells_and_equal_ones_are_not_converted_one_by_one(folder, monkeyp
     path = folder / "plain.csv"
     path.write_text("a,b,c\n" + "1.5,NA,Oslo\n-2,,Rome\n" * 99)
     (block,) = blocks.blocks_of(Table(str(path)))
-    values_of(Column("a", "float32"), block, USUAL_FORMAT, {})
-    values_of(Column("c", "text"), block, USUAL_FORMAT, {})
+    values_of(Column("a", "float32"), block, USUAL_FORMAT, {}, no_file)
+    values_of(Column("c", "text"), block, USUAL_FORMAT, {}, no_file)
     assert calls == []
-    values_of(Column("b", "float32"), block, USUAL_FORMAT, {})
-    values_of(Column("c", "category", names=("Oslo", "Rome")), block, USUAL_FORMAT, {})
+    values_of(Column("b", "float32"), block, USUAL_FORMAT, {}, no_file)
+    values_of(Column("c", "category", names=("Oslo", "Rome")), block, USUAL_FORMAT, {}, no_file)
     assert len(calls) == 4
