@@ -24,7 +24,7 @@ from pipeline.raw.cells import (
     without_fraction,
 )
 from pipeline.raw.rows import Table
-from pipeline.raw.text_cells import FLOAT, OTHER, plain_numbers, text_buffers
+from pipeline.raw.text_cells import EMPTY, FLOAT, INTEGER, OTHER, plain_numbers, text_buffers
 from pipeline.shards.schema import TableFormat
 
 _MAX_CLASSES = 100_000
@@ -119,18 +119,21 @@ class ColumnCells:
         """Adds the cells of these rows of a block: each different one once, as one takes 5 us; if
         the column has more values than matter, one of each plain kind. of_table: see add."""
         of_rows = packed(cells if len(rows) == len(cells) else taken(cells, rows))
-        groups = [(np.arange(len(rows)), of_rows)]  # places, and what is equal for cells alike
         is_array = isinstance(of_rows, pyarrow.Array)
-        has_all = self.is_full or (is_array and types.is_floating(of_rows.type) and self._shows_two)
-        is_full = has_all and not (self.kind or self.separator)
+        is_float = is_array and types.is_floating(of_rows.type)  # which are no values
+        is_full = (self.is_full or (is_float and len(self.shown) > 1)) and not self.separator
+        places = np.arange(len(rows))
+        times = dict[int, int]()  # of each different cell, by its first place
+        others = of_rows
         if is_full and is_array and table.format.keeps_numbers:
             kinds = _plain_kinds(of_rows, table.format)
-            plain, others = np.flatnonzero(kinds != OTHER), np.flatnonzero(kinds == OTHER)
-            groups = [(plain, pyarrow.array(kinds[plain])), (others, taken(of_rows, others))]
-        times = dict[int, int]()  # of each different cell, by its first place
-        for places, alike in groups:
-            firsts, numbers = different(alike)
-            times.update(zip(places[firsts].tolist(), np.bincount(numbers).tolist(), strict=True))
+            for kind in (EMPTY, INTEGER, FLOAT, _TEXT):
+                alike = np.flatnonzero(kinds == kind)
+                times.update({int(place): len(alike) for place in alike[:1]})
+            places = np.flatnonzero(kinds == OTHER)
+            others = taken(of_rows, places)
+        firsts, numbers = different(others)
+        times.update(zip(places[firsts].tolist(), np.bincount(numbers).tolist(), strict=True))
         if not is_full and len(times) > 2 * self.most:  # after some, the column is full
             for some in np.split(rows, [self.most + 1]):
                 self.add_all(cells, some, table, **of_table)
@@ -154,12 +157,8 @@ class ColumnCells:
 
     def _show(self, item: str, kind: str) -> None:
         # the first of each kind, so that what turns numbers into texts is seen
-        if not self._shows_two or kind not in self.shown.values():
+        if len(self.shown) < 2 or kind not in self.shown.values():
             self.shown.setdefault(item, kind)
-
-    @property
-    def _shows_two(self) -> bool:
-        return len(self.shown) > 1
 
     def _add_values(self, values: Set[str]) -> None:
         self.values.update(values)
@@ -304,11 +303,13 @@ def _plain_kinds(cells: Any, format: TableFormat) -> np.ndarray:
     numbers nor images, nor to mean a missing value."""
     if types.is_dictionary(cells.type):
         cells = cells.dictionary_decode()
-    if not types.is_string(cells.type):
+    if types.is_primitive(cells.type):
         numbers = cells.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False)
         return np.where(np.isnan(numbers), OTHER, FLOAT)
     kinds, _ = plain_numbers(cells, format.decimal)
     rows = np.flatnonzero(kinds == OTHER)
+    if not len(rows):
+        return kinds
     others = cells.filter(pyarrow.array(kinds == OTHER))
     longest = max(len(text.encode()) for text in (*SPELLINGS, *format.missing_values))
     is_text = np.diff(text_buffers(others)[1]) > longest
