@@ -55,16 +55,15 @@ def values_of(
     if types.is_float64(kind):
         numbers = values.to_numpy(zero_copy_only=False)
         is_large = np.abs(numbers) > MOST_EXACT
-        if is_large.any():
-            rounded[is_large & (numbers.astype(np.float32) != numbers)] = 1
-            is_plain &= (rounded > 0) | ~is_large  # texts may have more digits than float64
+        rounded += is_large & (numbers.astype(np.float32) != numbers)
+        is_plain &= (rounded > 0) | ~is_large  # texts may have more digits than float64
     is_plain[[*errors]] = True
     rows = np.flatnonzero(~is_plain)
     if not len(rows):
         return values, rounded
 
     def result(row: int, cell: Any) -> tuple[Any, int, str]:
-        cells = named(column.name, cell)
+        cells = _named(column.name, cell)
         try:
             value: Any = column.value(cells, partial(file_of, row), format)
             count = column.num_rounded(value, cells, format) if column.kind == "float32" else 0
@@ -86,7 +85,7 @@ def values_of(
     return taken(pyarrow.concat_arrays([values, pyarrow.array(results, kind)]), places), rounded
 
 
-def named(name: str, cell: Any) -> Mapping[str, Any]:
+def _named(name: str, cell: Any) -> Mapping[str, Any]:
     """The cell of a row by its column; nothing if it is ABSENT."""
     return {} if cell is ABSENT else {name: cell}
 
@@ -124,7 +123,7 @@ def _plain(column: Column, cells: Cells, format: TableFormat) -> tuple[Any, np.n
         cells = packed([None if cell is ABSENT else cell for cell in cells], mixed=True)
     if column.shape or column.separator or not isinstance(cells, pyarrow.Array):
         return None
-    is_text = not (types.is_primitive(cells.type) or types.is_boolean(cells.type))
+    is_text = not types.is_primitive(cells.type)
     have_value = cells.is_valid().to_numpy(zero_copy_only=False)
     if column.kind in ("text", "bytes"):
         if not is_text:
@@ -186,6 +185,6 @@ def _contents(column: Column, block: Block, format: TableFormat) -> Sequence[str
         contents[places] = [f"({column.name!r}, [{value!r}])" for value in found]
     rows = np.flatnonzero(contents == "")
     firsts, numbers = different(taken(cells, rows))
-    others = [content(named(column.name, cell)) for cell in objects(cells, rows[firsts])]
+    others = [content(_named(column.name, cell)) for cell in objects(cells, rows[firsts])]
     contents[rows] = np.array(others, object)[numbers]
     return contents.tolist()

@@ -15,7 +15,7 @@ import numpy as np
 from beam_jobs.converter import Pack, Source
 from beam_jobs.references import Reference, encoded
 from converters.raw.splits import HeldOut
-from converters.table.block_values import contents_of, named
+from converters.table.block_values import contents_of, values_of
 from converters.table.columns import (
     OF_FILES,
     ROUNDED,
@@ -29,9 +29,8 @@ from converters.table.converter import find_image, is_below
 from converters.table.held_out import class_of, group_of
 from converters.table.layouts import table_of
 from converters.table.records import records_of
-from pipeline.raw.block import Block, objects
+from pipeline.raw.block import Block
 from pipeline.raw.blocks import blocks_of
-from pipeline.raw.cells import cell_of, text_cell
 from pipeline.raw.image_files import CUT, NOTES, ToJpeg
 from pipeline.raw.pieces import WHOLE
 from pipeline.shards.schema import USUAL_FORMAT, Labels, Schema, TableFormat, stated
@@ -141,15 +140,10 @@ class RowConverter:
         keys = [f"{name}:{line}" for line in block.line.tolist()]
         errors = {**block.errors}
         if self.key_column:
-            cells = objects(block.cells(self.key_column), np.arange(len(block)))
-            for row, cell in enumerate(cells):
-                if row in errors:  # whose cells may be those of another row
-                    continue
-                try:
-                    found = cell_of(named(self.key_column, cell), self.key_column)
-                    keys[row] = text_cell(self.key_column, found)
-                except ValueError as e:
-                    errors[row] = str(e)
+            column = Column(self.key_column, "text", required=True)
+            values, _ = values_of(column, block, self.format, errors, lambda *_: b"")
+            texts = values.to_pylist()
+            keys = [key if row in errors else texts[row].decode() for row, key in enumerate(keys)]
         return keys, errors
 
     def pack(self, source: Source, number: int, window: Block) -> Pack:

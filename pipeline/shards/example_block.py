@@ -155,8 +155,7 @@ def _entry(key: bytes, dtype: Dtype, lists: Blobs) -> tuple[_Padded, _Padded | B
         known, which = np.unique(sizes, return_inverse=True)
     heads = [_head(key, dtype, size) for size in known.tolist()]
     lengths = np.array([*map(len, heads)])
-    padded = b"".join(head.ljust(lengths[-1]) for head in heads)
-    table = np.frombuffer(padded, np.uint8).reshape(len(heads), -1).T
+    table = np.array(heads).view(np.uint8).reshape(len(heads), -1).T
     which = which if least < most else which[:1]
     head = _Padded(table.take(which, axis=1), lengths[which])
     if most > _LONG:
