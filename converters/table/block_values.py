@@ -18,12 +18,7 @@ from pipeline.raw.text_cells import INTEGER, plain_numbers, text_buffers, where
 from pipeline.shards.example import FLOAT32_END
 from pipeline.shards.schema import TableFormat
 
-_PACKED = {
-    str: pyarrow.string(),
-    int: pyarrow.int64(),
-    float: pyarrow.float64(),
-    bool: pyarrow.bool_(),
-}
+_PACKED = {str: "string", int: "int64", float: "float64", bool: "bool"}
 _ALIKE = (*_PACKED, type(None))  # objects that mean the same if their repr is equal
 _VALUES = {"bytes": pyarrow.large_binary(), "int64": pyarrow.int64(), "float32": pyarrow.float64()}
 
@@ -77,9 +72,9 @@ def values_of(
     items = objects(cells, rows[firsts])
     results, counts, texts = zip(*map(result, rows[firsts].tolist(), items), strict=True)
     rounded[rows] = np.array(counts)[numbers]
-    messages = np.array(texts, object)[numbers]
-    is_bad = messages != ""
-    errors.update(zip(rows[is_bad].tolist(), messages[is_bad], strict=True))
+    if any(texts):
+        messages = zip(rows.tolist(), np.array(texts, object)[numbers], strict=True)
+        errors.update({row: text for row, text in messages if text})
     places = np.arange(len(block))
     places[rows] = len(block) + numbers
     return taken(pyarrow.concat_arrays([values, pyarrow.array(results, kind)]), places), rounded
@@ -95,11 +90,12 @@ def different(cells: Cells) -> tuple[np.ndarray, np.ndarray]:
     keys = cells
     if not isinstance(cells, pyarrow.Array):
         alike = [repr(cell) if type(cell) in _ALIKE else f"#{i}" for i, cell in enumerate(cells)]
-        keys = pyarrow.array(alike, pyarrow.string())
+        keys = pyarrow.array(alike, "string")
     elif types.is_dictionary(cells.type):
         keys = cells.indices
-    numbers = keys.dictionary_encode("encode").indices.to_numpy()
-    firsts = np.zeros(numbers.max(initial=-1) + 1, np.int64)
+    encoded = keys.dictionary_encode("encode")
+    numbers = encoded.indices.to_numpy()
+    firsts = np.zeros(len(encoded.dictionary), np.int64)
     firsts[numbers[::-1]] = np.arange(len(numbers))[::-1]  # the last one assigned stays
     return firsts, numbers
 
@@ -128,7 +124,7 @@ def _plain(column: Column, cells: Cells, format: TableFormat) -> tuple[Any, np.n
     if column.kind in ("text", "bytes"):
         if not is_text:
             return None
-        texts = cells.cast(pyarrow.large_binary())
+        texts = cells.cast("large_binary")
         if column.required and column.kind == "text":  # of which zero bytes are errors, too
             data, places = text_buffers(texts)
             have_value = have_value & (np.diff(places) > 0) & bool(data.all())
@@ -140,7 +136,7 @@ def _plain(column: Column, cells: Cells, format: TableFormat) -> tuple[Any, np.n
         if is_text:
             have_value = plain_numbers(cells, format.decimal)[0] == INTEGER
             cells = where(have_value, cells)
-        return cells.cast(pyarrow.int64()), have_value
+        return cells.cast("int64"), have_value
     if column.kind != "float32" or (column.parts and types.is_boolean(cells.type)):
         return None
     floats = _floats(cells, format.decimal if is_text else ".")
@@ -152,7 +148,7 @@ def _floats(cells: Any, decimal: str) -> np.ndarray:
     """NaN for what is not plain."""
     if decimal == ".":
         with contextlib.suppress(pyarrow.ArrowInvalid):  # much the fastest, if all are numbers
-            return cells.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False)
+            return cells.cast("float64", safe=False).to_numpy(zero_copy_only=False)
     return plain_numbers(cells, decimal)[1]
 
 

@@ -24,7 +24,7 @@ from pipeline.raw.cells import (
     without_fraction,
 )
 from pipeline.raw.rows import Table
-from pipeline.raw.text_cells import EMPTY, FLOAT, INTEGER, OTHER, plain_numbers, text_buffers
+from pipeline.raw.text_cells import FLOAT, OTHER, plain_numbers, text_buffers, where
 from pipeline.shards.schema import TableFormat
 
 _MAX_CLASSES = 100_000
@@ -122,26 +122,22 @@ class ColumnCells:
         is_array = isinstance(of_rows, pyarrow.Array)
         is_float = is_array and types.is_floating(of_rows.type)  # which are no values
         is_full = (self.is_full or (is_float and len(self.shown) > 1)) and not self.separator
-        places = np.arange(len(rows))
-        times = dict[int, int]()  # of each different cell, by its first place
-        others = of_rows
-        if is_full and is_array and table.format.keeps_numbers:
+        if is_array and is_full and types.is_dictionary(of_rows.type):
+            of_rows = of_rows.dictionary_decode()
+        alike = of_rows
+        if is_array and is_full and table.format.keeps_numbers:
             kinds = _plain_kinds(of_rows, table.format)
-            for kind in (EMPTY, INTEGER, FLOAT, _TEXT):
-                alike = np.flatnonzero(kinds == kind)
-                times.update({int(place): len(alike) for place in alike[:1]})
-            places = np.flatnonzero(kinds == OTHER)
-            others = taken(of_rows, places)
-        firsts, numbers = different(others)
-        times.update(zip(places[firsts].tolist(), np.bincount(numbers).tolist(), strict=True))
-        if not is_full and len(times) > 2 * self.most:  # after some, the column is full
+            _, others = different(where(kinds == OTHER, of_rows))
+            alike = pyarrow.array(np.where(kinds == OTHER, _TEXT + 1 + others, kinds))
+        firsts, numbers = different(alike)
+        if not is_full and len(firsts) > 2 * self.most:  # after some, the column is full
             for some in np.split(rows, [self.most + 1]):
                 self.add_all(cells, some, table, **of_table)
             return
-        firsts = sorted(times)
-        for first, cell in zip(firsts, objects(of_rows, np.array(firsts, int)), strict=True):
+        counts = np.bincount(numbers).tolist()
+        for cell, times in zip(objects(of_rows, firsts), counts, strict=True):
             if cell is not ABSENT:
-                self.add(cell, table, times=times[first], **of_table)
+                self.add(cell, table, times=times, **of_table)
 
     def _count(self, item: Any, kind: str, times: int) -> None:
         if not kind:
@@ -301,8 +297,6 @@ def _kind_of_number(sign: str, whole: str, fraction: str | None, exponent: str |
 def _plain_kinds(cells: Any, format: TableFormat) -> np.ndarray:
     """uint8 [n]: the kinds of plain_numbers, and _TEXT for texts that are sure to be neither
     numbers nor images, nor to mean a missing value."""
-    if types.is_dictionary(cells.type):
-        cells = cells.dictionary_decode()
     if types.is_primitive(cells.type):
         numbers = cells.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False)
         return np.where(np.isnan(numbers), OTHER, FLOAT)
