@@ -119,13 +119,14 @@ class ColumnCells:
         """Adds the cells of these rows of a block: each different one once, as one takes 5 us; if
         the column has more values than matter, one of each plain kind. of_table: see add."""
         of_rows = packed(cells if len(rows) == len(cells) else taken(cells, rows))
-        is_array = isinstance(of_rows, pyarrow.Array)
-        is_float = is_array and types.is_floating(of_rows.type)  # which are no values
-        is_full = (self.is_full or (is_float and len(self.shown) > 1)) and not self.separator
-        if is_array and is_full and types.is_dictionary(of_rows.type):
+        is_full = False
+        if isinstance(of_rows, pyarrow.Array) and not self.separator:
+            has_no_values = types.is_floating(of_rows.type) and len(self.shown) > 1
+            is_full = self.is_full or has_no_values
+        if is_full and types.is_dictionary(of_rows.type):
             of_rows = of_rows.dictionary_decode()
         alike = of_rows
-        if is_array and is_full and table.format.keeps_numbers:
+        if is_full and table.format.keeps_numbers:
             kinds = _plain_kinds(of_rows, table.format)
             _, others = different(where(kinds == OTHER, of_rows))
             alike = pyarrow.array(np.where(kinds == OTHER, _TEXT + 1 + others, kinds))
