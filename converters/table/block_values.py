@@ -48,7 +48,7 @@ def values_of(
     )
     rounded = np.zeros(len(block), np.int64)
     if types.is_float64(kind):
-        numbers = values.to_numpy(zero_copy_only=False)
+        numbers = np.asarray(values)
         is_large = np.abs(numbers) > MOST_EXACT
         rounded += is_large & (numbers.astype(np.float32) != numbers)
         is_plain &= (rounded > 0) | ~is_large  # texts may have more digits than float64
@@ -87,13 +87,12 @@ def _named(name: str, cell: Any) -> Mapping[str, Any]:
 
 def different(cells: Cells) -> tuple[np.ndarray, np.ndarray]:
     """The first place of each different cell, in order, and which of them each cell is."""
-    keys = cells
     if not isinstance(cells, pyarrow.Array):
         alike = [repr(cell) if type(cell) in _ALIKE else f"#{i}" for i, cell in enumerate(cells)]
-        keys = pyarrow.array(alike, "string")
-    elif types.is_dictionary(cells.type):
-        keys = cells.indices
-    encoded = keys.dictionary_encode("encode")
+        cells = pyarrow.array(alike, "string")
+    if types.is_dictionary(cells.type):
+        cells = cells.indices
+    encoded = cells.dictionary_encode("encode")
     numbers = encoded.indices.to_numpy()
     firsts = np.zeros(len(encoded.dictionary), np.int64)
     firsts[numbers[::-1]] = np.arange(len(numbers))[::-1]  # the last one assigned stays
@@ -120,7 +119,7 @@ def _plain(column: Column, cells: Cells, format: TableFormat) -> tuple[Any, np.n
     if column.shape or column.separator or not isinstance(cells, pyarrow.Array):
         return None
     is_text = not types.is_primitive(cells.type)
-    have_value = cells.is_valid().to_numpy(zero_copy_only=False)
+    have_value = np.asarray(cells.is_valid())
     if column.kind in ("text", "bytes"):
         if not is_text:
             return None
@@ -148,7 +147,7 @@ def _floats(cells: Any, decimal: str) -> np.ndarray:
     """NaN for what is not plain."""
     if decimal == ".":
         with contextlib.suppress(pyarrow.ArrowInvalid):  # much the fastest, if all are numbers
-            return cells.cast("float64", safe=False).to_numpy(zero_copy_only=False)
+            return np.asarray(cells.cast("float64", safe=False))
     return plain_numbers(cells, decimal)[1]
 
 

@@ -299,8 +299,7 @@ def _plain_kinds(cells: Any, format: TableFormat) -> np.ndarray:
     """uint8 [n]: the kinds of plain_numbers, and _TEXT for texts that are sure to be neither
     numbers nor images, nor to mean a missing value."""
     if types.is_primitive(cells.type):
-        numbers = cells.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False)
-        return np.where(np.isnan(numbers), OTHER, FLOAT)
+        return np.where(cells.is_null(nan_is_null=True), OTHER, FLOAT)
     kinds, _ = plain_numbers(cells, format.decimal)
     rows = np.flatnonzero(kinds == OTHER)
     if not len(rows):
@@ -310,6 +309,6 @@ def _plain_kinds(cells: Any, format: TableFormat) -> np.ndarray:
     is_text = np.diff(text_buffers(others)[1]) > longest
     for pattern in map(compute.MatchSubstringOptions, _SURELY_TEXT):
         matches = compute.call_function("match_substring_regex", [others], pattern)
-        is_text &= matches.fill_null(False).to_numpy(zero_copy_only=False)
+        is_text &= np.asarray(matches.fill_null(False))
     kinds[rows[is_text]] = _TEXT
     return kinds
