@@ -4,18 +4,17 @@ import contextlib
 import re
 from collections.abc import Collection, Mapping, Sequence, Set
 from decimal import Decimal
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import pyarrow
-from pyarrow import types
+from pyarrow import compute, types
 
 from converters.images.image_archives import IMAGE_SUFFIXES
-from converters.table.block_values import different
+from converters.table.block_values import different, packed
 from converters.table.columns import KINDS, ONE_LINE, SKIP, Column
 from pipeline.errors import LabelError, OptionError
-from pipeline.raw.block import ABSENT, Cells, taken
+from pipeline.raw.block import ABSENT, Cells, objects, taken
 from pipeline.raw.cells import (
     RESOLUTIONS,
     SPELLINGS,
@@ -25,7 +24,7 @@ from pipeline.raw.cells import (
     without_fraction,
 )
 from pipeline.raw.rows import Table
-from pipeline.raw.text_cells import OTHER, plain_numbers, text_buffers
+from pipeline.raw.text_cells import FLOAT, OTHER, plain_numbers, text_buffers, where
 from pipeline.shards.schema import TableFormat
 
 _MAX_CLASSES = 100_000
@@ -33,12 +32,11 @@ _FEW_VALUES = (
     1000  # of texts: up to here, and if each occurs twice on average, they are taken for classes
 )
 _TEXT = OTHER + 1  # among plain kinds
-_LONGEST_SUFFIX = max(map(len, IMAGE_SUFFIXES))
-_IN_NO_NUMBER = np.array(
-    [33 <= byte < 127 and chr(byte) not in "0123456789+-.,eE" for byte in range(256)]
+_NO_SUFFIX = f"[^.]{{{max(map(len, IMAGE_SUFFIXES)) - 1}}}"
+_SURELY_TEXT = (
+    r"(?s)^([!-~].*?)??[!-*/:-DF-df-~]",  # has a character that is in no number
+    _NO_SUFFIX + r"[!-\-/-~]$",
 )
-
-_IS_VISIBLE = np.array([33 <= byte < 127 for byte in range(256)])
 
 
 def _in_order(names: Collection[str]) -> tuple[str, ...]:
@@ -120,26 +118,25 @@ class ColumnCells:
     def add_all(self, cells: Cells, rows: np.ndarray, table: Table, **of_table: bool) -> None:
         """Adds the cells of these rows of a block: each different one once, as one takes 5 us; if
         the column has more values than matter, one of each plain kind. of_table: see add."""
-        is_full = self.is_full and not (self.kind or self.separator)
-        of_rows = taken(cells, rows)
-        found = list[tuple[int, Any, int]]()  # first place, cell, times
-        is_text = isinstance(of_rows, pyarrow.Array) and types.is_string(of_rows.type)
-        places = np.arange(len(rows))
-        if is_full and is_text and table.format.keeps_numbers:
+        of_rows = packed(cells if len(rows) == len(cells) else taken(cells, rows))
+        is_full = False
+        if isinstance(of_rows, pyarrow.Array) and not self.separator:
+            has_no_values = types.is_floating(of_rows.type) and len(self.shown) > 1
+            is_full = self.is_full or has_no_values
+        if is_full and types.is_dictionary(of_rows.type):
+            of_rows = of_rows.dictionary_decode()
+        alike = of_rows
+        if is_full and table.format.keeps_numbers:
             kinds = _plain_kinds(of_rows, table.format)
-            alike = np.unique(kinds, return_index=True, return_counts=True)
-            for kind, first, times in zip(*(each.tolist() for each in alike), strict=True):
-                if kind != OTHER:
-                    found.append((first, of_rows[first].as_py(), times))
-            places = np.flatnonzero(kinds == OTHER)
-        items, firsts, numbers = different(taken(of_rows, places))
-        if not is_full and len(items) > 2 * self.most:  # after some, the column is full
+            _, others = different(where(kinds == OTHER, of_rows))
+            alike = pyarrow.array(np.where(kinds == OTHER, _TEXT + 1 + others, kinds))
+        firsts, numbers = different(alike)
+        if not is_full and len(firsts) > 2 * self.most:  # after some, the column is full
             for some in np.split(rows, [self.most + 1]):
                 self.add_all(cells, some, table, **of_table)
             return
         counts = np.bincount(numbers).tolist()
-        found += zip(places[firsts].tolist(), items, counts, strict=True)
-        for _, cell, times in sorted(found, key=itemgetter(0)):
+        for cell, times in zip(objects(of_rows, firsts), counts, strict=True):
             if cell is not ABSENT:
                 self.add(cell, table, times=times, **of_table)
 
@@ -298,16 +295,20 @@ def _kind_of_number(sign: str, whole: str, fraction: str | None, exponent: str |
     return "int64" if len(whole) <= 19 and is_int64(int(sign + whole)) else _BIG
 
 
-def _plain_kinds(texts: Any, format: TableFormat) -> np.ndarray:
+def _plain_kinds(cells: Any, format: TableFormat) -> np.ndarray:
     """uint8 [n]: the kinds of plain_numbers, and _TEXT for texts that are sure to be neither
     numbers nor images, nor to mean a missing value."""
-    kinds, _ = plain_numbers(texts, format.decimal)
-    data, places = text_buffers(texts)
+    if types.is_primitive(cells.type):
+        return np.where(cells.is_null(nan_is_null=True), OTHER, FLOAT)
+    kinds, _ = plain_numbers(cells, format.decimal)
+    rows = np.flatnonzero(kinds == OTHER)
+    if not len(rows):
+        return kinds
+    others = cells.filter(pyarrow.array(kinds == OTHER))
     longest = max(len(text.encode()) for text in (*SPELLINGS, *format.missing_values))
-    rows = np.flatnonzero((kinds == OTHER) & (np.diff(places) > max(longest, _LONGEST_SUFFIX)))
-    head = data.take(places[rows, None] + np.arange(longest), mode="clip")
-    tail = data.take(places[rows + 1, None] - np.arange(1, _LONGEST_SUFFIX + 1), mode="clip")
-    is_text = _IN_NO_NUMBER[head].any(axis=1) & (tail != ord(".")).all(axis=1)
-    is_text &= _IS_VISIBLE[head[:, 0]] & _IS_VISIBLE[tail[:, 0]]  # spaces around do not count
+    is_text = np.diff(text_buffers(others)[1]) > longest
+    for pattern in map(compute.MatchSubstringOptions, _SURELY_TEXT):
+        matches = compute.call_function("match_substring_regex", [others], pattern)
+        is_text &= np.asarray(matches.fill_null(False))
     kinds[rows[is_text]] = _TEXT
     return kinds

@@ -1,76 +1,66 @@
 """The records of a block of rows."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow
+from pyarrow import types
 
-from converters.table.block_values import Values, named, num_rounded, value_at, values_of
+from converters.table.block_values import FileOf, values_of
 from converters.table.columns import Column
-from pipeline.errors import Reject, SchemaError
-from pipeline.raw.block import Block, objects
+from pipeline.errors import SchemaError
+from pipeline.raw.block import Block
+from pipeline.raw.text_cells import text_buffers
 from pipeline.shards.example import encode_example
 from pipeline.shards.example_block import Blobs, encode_examples
-from pipeline.shards.schema import Schema, TableFormat
+from pipeline.shards.schema import Feature, Schema
 
 
-class Records:
-    """The values of a block, column by column.
+class Records(NamedTuple):
+    """Records, one after the other.
 
-    errors: of the rows that make no record, each its first. rounded: int64 [rows], how many of
-    their numbers float32 changes, other than in their fractions."""
+    rows: that they are of. sizes: of each. rounded: how many of the numbers of each row float32
+    changes, other than in their fractions. All int64."""
 
-    def __init__(self, block: Block, format: TableFormat, errors: Mapping[int, str]) -> None:
-        self.errors = {**errors}
-        self.rounded = np.zeros(len(block), np.int64)
-        self._block = block
-        self._format = format
-        self._values = dict[str, Values]()
-
-    def add(self, column: Column) -> None:
-        """Adds a column of any kind but files."""
-        values, errors = values_of(column, self._block, self._format)
-        self._values[column.feature_key] = values
-        self.errors = {**errors, **self.errors}
-        self.rounded += num_rounded(column, values, self._block, self._format, errors)
-
-    def add_files(self, column: Column, file_of: Callable[[int, Any, str], bytes]) -> None:
-        """Adds a column of files. file_of: gets the row, the cell and the kind."""
-        cells = self._block.cells(column.name)
-        values: list[Any] = [None] * len(self._block)
-        for row in range(len(self._block)):
-            if row in self.errors:
-                continue
-
-            def read(cell: Any, kind: str, row: int = row) -> bytes:
-                return file_of(row, cell, kind)
-
-            try:
-                (cell,) = objects(cells, np.array([row]))
-                values[row] = column.value(named(column.name, cell), read, self._format)
-            except (ValueError, Reject) as e:
-                self.errors[row] = str(e)
-        self._values[column.feature_key] = values
-
-    def encoded(self, schema: Schema) -> tuple[np.ndarray, bytes, np.ndarray]:
-        """The rows that make a record, the records, and the size of each."""
-        good = np.array([row for row in range(len(self._block)) if row not in self.errors], int)
-        if not any(isinstance(values, list) for values in self._values.values()):
-            columns = {key: _taken(values, good) for key, values in self._values.items()}
-            data, sizes = encode_examples(schema, columns)
-            return good, data.tobytes(), sizes
-        records = dict[int, bytes]()
-        for row in good.tolist():
-            try:
-                values = {key: value_at(values, row) for key, values in self._values.items()}
-                records[row] = encode_example(schema, values)
-            except SchemaError as e:
-                self.errors[row] = str(e)
-        sizes = np.array([*map(len, records.values())], np.int64)
-        return np.array([*records], int), b"".join(records.values()), sizes
+    rows: np.ndarray
+    data: bytes
+    sizes: np.ndarray
+    rounded: np.ndarray
 
 
-def _taken(values: Any, rows: np.ndarray) -> Any:
-    if isinstance(values, Blobs):
-        return Blobs(values.data, values.begins[rows], values.sizes[rows])
-    return values[rows]
+def records_of(
+    columns: Sequence[Column], schema: Schema, block: Block, errors: dict[int, str], file_of: FileOf
+) -> Records:
+    """The records of the rows of a block that have no errors.
+
+    schema: of the columns. errors: gets the first of each other row."""
+    values = dict[str, Any]()
+    rounded = np.zeros(len(block), np.int64)
+    for column in columns:
+        key = column.feature_key
+        values[key], counts = values_of(column, block, schema.table, errors, file_of)
+        rounded += counts
+    rows = np.delete(np.arange(len(block)), [*errors])
+    batch = pyarrow.RecordBatch.from_pydict(values).take(pyarrow.array(rows))
+    if not any(map(types.is_list, batch.schema.types)):
+        arrays = {key: _array(feature, batch[key]) for key, feature in schema.features.items()}
+        data, sizes = encode_examples(schema, arrays)
+        return Records(rows, data.tobytes(), sizes, rounded[rows])
+    records = dict[int, bytes]()
+    for row, cells in zip(rows.tolist(), batch.to_pylist(), strict=True):
+        try:
+            records[row] = encode_example(schema, cells)
+        except SchemaError as e:
+            errors[row] = str(e)
+    rows = np.array([*records], int)
+    sizes = np.array([*map(len, records.values())], np.int64)
+    return Records(rows, b"".join(records.values()), sizes, rounded[rows])
+
+
+def _array(feature: Feature, values: Any) -> np.ndarray | Blobs:
+    if feature.dtype == "bytes":
+        data, places = text_buffers(values)
+        return Blobs(data, places[:-1], np.diff(places))
+    numbers = values.flatten() if feature.shape else values
+    return numbers.to_numpy().astype(feature.dtype).reshape(len(values), *feature.shape)

@@ -15,7 +15,7 @@ import numpy as np
 from beam_jobs.converter import Pack, Source
 from beam_jobs.references import Reference, encoded
 from converters.raw.splits import HeldOut
-from converters.table.block_values import contents_of, named
+from converters.table.block_values import contents_of, values_of
 from converters.table.columns import (
     OF_FILES,
     ROUNDED,
@@ -28,10 +28,9 @@ from converters.table.columns import (
 from converters.table.converter import find_image, is_below
 from converters.table.held_out import class_of, group_of
 from converters.table.layouts import table_of
-from converters.table.records import Records
-from pipeline.raw.block import Block, objects
+from converters.table.records import records_of
+from pipeline.raw.block import Block
 from pipeline.raw.blocks import blocks_of
-from pipeline.raw.cells import cell_of, text_cell
 from pipeline.raw.image_files import CUT, NOTES, ToJpeg
 from pipeline.raw.pieces import WHOLE
 from pipeline.shards.schema import USUAL_FORMAT, Labels, Schema, TableFormat, stated
@@ -141,15 +140,10 @@ class RowConverter:
         keys = [f"{name}:{line}" for line in block.line.tolist()]
         errors = {**block.errors}
         if self.key_column:
-            cells = objects(block.cells(self.key_column), np.arange(len(block)))
-            for row, cell in enumerate(cells):
-                if row in errors:  # whose cells may be those of another row
-                    continue
-                try:
-                    found = cell_of(named(self.key_column, cell), self.key_column)
-                    keys[row] = text_cell(self.key_column, found)
-                except ValueError as e:
-                    errors[row] = str(e)
+            column = Column(self.key_column, "text", required=True)
+            values, _ = values_of(column, block, self.format, errors, lambda *_: b"")
+            texts = values.to_pylist()
+            keys = [key if row in errors else texts[row].decode() for row, key in enumerate(keys)]
         return keys, errors
 
     def pack(self, source: Source, number: int, window: Block) -> Pack:
@@ -160,25 +154,21 @@ class RowConverter:
             window = window.take(np.flatnonzero(np.array(splits, object) == source.split))
         places, errors = self._keys(source, window)
         keys = [f"{source.split}/{place}" for place in places]
-        records = Records(window, self.format, errors)
         noted = np.zeros(len(window), np.int64)
-        for column in self.columns:
-            if column.kind in OF_FILES:
-                records.add_files(column, partial(self._file_of, source, noted))
-            else:
-                records.add(column)
-        good, data, sizes = records.encoded(self.schema)
+        file_of = partial(self._file_of, source, noted)
+        records = records_of(self.columns, self.schema, window, errors, file_of)
         offsets = window.offset.tolist()
         word = "row" if table_of(source, self.format).is_arrow else "line"
         unusable = [
             Reference(
                 keys[row], source.file, offsets[row], 0, f"{word} {window.line[row]}: {error}", {}
             )
-            for row, error in sorted(records.errors.items())
+            for row, error in sorted(errors.items())
         ]
-        columns = {"notes": noted[good], "rounded": records.rounded[good]}
-        good_keys = [encoded(keys[row]) for row in good.tolist()]
-        return Pack(good_keys, data, sizes, window.offset[good], columns, unusable)
+        rows = records.rows
+        columns = {"notes": noted[rows], "rounded": records.rounded}
+        good_keys = [encoded(keys[row]) for row in rows.tolist()]
+        return Pack(good_keys, records.data, records.sizes, window.offset[rows], columns, unusable)
 
     def _file_of(self, source: Source, noted: np.ndarray, row: int, cell: Any, kind: str) -> bytes:
         """The file in a cell, or the one that it names; an image in the format to store. Sets the

@@ -67,7 +67,7 @@ def example_pieces(schema: Schema, values: Mapping[str, Value]) -> list[bytes]:
                 entries.append(_small_entry(encoded_key, feature.dtype, value))
             elif type(value) is float and feature.num_values == 1 and _fits(feature, value):
                 entries.append(
-                    _entry_head(encoded_key, "float32", 6) + _ONE_FLOAT.pack(10, 4, value)
+                    entry_head(encoded_key, "float32", 6) + _ONE_FLOAT.pack(10, 4, value)
                 )
             else:
                 entries += _entry(encoded_key, feature.dtype, _items(key, feature, value))
@@ -114,11 +114,11 @@ def _entry(key: bytes, dtype: Dtype, items: Sequence[Any]) -> list[bytes]:
             else struct.pack(f"<{len(items)}f", *items)
         )
         body = [b"\x0a" + varint(len(packed)) + packed]
-    return [_entry_head(key, dtype, sum(map(len, body))), *body]
+    return [entry_head(key, dtype, sum(map(len, body))), *body]
 
 
 @functools.lru_cache(4096)  # sizes repeat from record to record
-def _entry_head(key: bytes, dtype: Dtype, size: int) -> bytes:
+def entry_head(key: bytes, dtype: Dtype, size: int) -> bytes:
     """What precedes the list of a feature, which has this number of bytes, in the feature map."""
     tagged = LIST_TAG[dtype] + varint(size)
     head = b"\x0a" + varint(len(key)) + key + b"\x12" + varint(len(tagged) + size) + tagged

@@ -26,7 +26,9 @@ CELLS = (
     *("", "1", "-2", "3.5", "1e5", "007", "+3", " 4 ", "16777217", "9" * 19, "-", "2026-01-05"),
     *("NA", "  NA           ", "true", "  true           ", "a", "say", "Ø", "two words of text"),
     *("picture.png     ", "not a number 1e5", "1-2", "nan", "inf", ".5", "1_000", "x" * 40),
+    *("a picture.png", "#N/A N/A", "A1234567890", "2 rooms or 1"),
 )
+FLOATS = (0.5, -0.25, 1e300, 2.0**25, -0.0, 0.0, 7.0, float("nan"), None)
 OPTIONS = (
     (),
     ("--columns=b=text",),
@@ -53,7 +55,8 @@ def csv_of(r, separator):
 
 
 def json_of(r):
-    few = r.sample([*CELLS, 1, -2, 3.5, 2**40, True, None, 2**70], r.choice((2, 6, 20)))
+    cells = [*CELLS, 1, -2, 3.5, 2**40, True, None, 2**70]
+    few = r.sample(FLOATS, 6) if r.random() < 0.3 else r.sample(cells, r.choice((2, 6, 20)))
     rows = [dict(zip("abc", r.choices(few, k=3), strict=True)) for _ in range(r.randrange(1, 60))]
     lines = [json.dumps(row) for row in rows]
     return "\n".join(line if r.random() > 0.03 else "{" for line in lines)

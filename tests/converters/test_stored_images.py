@@ -90,6 +90,14 @@ def test_pictures_that_are_cut_to_8_bits_are_counted(convert, capsys, flags, cou
     assert (note in capsys.readouterr().out) == bool(count)
 
 
+def test_pictures_that_several_rows_name_are_counted_in_each(raw_tables, table, tmp_path, capsys):
+    table("train.csv", "number,mask\n" + "".join(f"{n},depths.png\n" for n in range(3)))
+    (raw_tables.directory / "depths.png").write_bytes(PNGS["depths.png"])
+    raw_tables.convert(tmp_path / "out", "--image-format=jpeg")
+    note = "in 3 of 3 records values of more than 8 bits were cut to 8"
+    assert note in capsys.readouterr().out
+
+
 LOSSLESS = [
     ("grey.bmp", encoded(FOUR, "BMP"), "L", FOUR),
     ("palette.bmp", encoded(of_palette(), "BMP"), "P", INDICES),

@@ -146,7 +146,7 @@ def test_a_long_value_makes_no_matrix_of_the_longest(monkeypatch):
     padded = []
     compact = example_block._compact
     monkeypatch.setattr(
-        example_block, "_compact", lambda parts: padded.extend(parts) or compact(parts)
+        example_block, "_compact", lambda parts, n: padded.extend(parts) or compact(parts, n)
     )
     sizes = np.ones(1000, np.int64)
     sizes[500] = 10**7
