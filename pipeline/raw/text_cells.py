@@ -20,10 +20,10 @@ _SWAPPED = bytes.maketrans(b",.", b".,")  # for a decimal comma
 
 def text_buffers(texts: Any) -> tuple[np.ndarray, np.ndarray]:
     """uint8 of texts, one after the other, and where each begins and the last one ends: int64
-    [n + 1]. texts: of Arrow."""
+    [n + 1]. texts: of Arrow, or bytes."""
     if not len(texts):
         return np.zeros(0, np.uint8), np.zeros(1, np.int64)
-    texts = texts.cast(pyarrow.large_string())
+    texts = texts.cast(pyarrow.large_binary())
     _, offsets, data = texts.buffers()
     places = np.frombuffer(offsets, np.int64)[texts.offset :][: len(texts) + 1]
     return np.frombuffer(data or b"", np.uint8)[: places[-1]], places
