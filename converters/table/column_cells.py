@@ -31,6 +31,7 @@ _MAX_CLASSES = 100_000
 _FEW_VALUES = (
     1000  # of texts: up to here, and if each occurs twice on average, they are taken for classes
 )
+_SHOWN_ROWS = 100  # by then, examples of most columns have been seen
 _TEXT = OTHER + 1  # among plain kinds
 _NO_SUFFIX = f"[^.]{{{max(map(len, IMAGE_SUFFIXES)) - 1}}}"
 _SURELY_TEXT = (
@@ -116,29 +117,39 @@ class ColumnCells:
             self.lengths.add(len(items) if is_list else None)
 
     def add_all(self, cells: Cells, rows: np.ndarray, table: Table, **of_table: bool) -> None:
-        """Adds the cells of these rows of a block: each different one once, as one takes 5 us; if
-        the column has more values than matter, one of each plain kind. of_table: see add."""
+        """Adds the cells of these rows of a block: each different one once, as one takes 5 us; of
+        numbers, and of texts if the column has more values than matter, one of each plain kind.
+        of_table: see add."""
         of_rows = packed(cells if len(rows) == len(cells) else taken(cells, rows))
-        is_full = False
-        if isinstance(of_rows, pyarrow.Array) and not self.separator:
-            has_no_values = types.is_floating(of_rows.type) and len(self.shown) > 1
-            is_full = self.is_full or has_no_values
-        if is_full and types.is_dictionary(of_rows.type):
-            of_rows = of_rows.dictionary_decode()
         alike = of_rows
-        if is_full and table.format.keeps_numbers:
-            kinds = _plain_kinds(of_rows, table.format)
-            _, others = different(where(kinds == OTHER, of_rows))
-            alike = pyarrow.array(np.where(kinds == OTHER, _TEXT + 1 + others, kinds))
+        few = self.most + 1 if len(self.shown) > 1 else _SHOWN_ROWS
+        if isinstance(of_rows, pyarrow.Array) and len(self.shown) > 1 and not self.separator:
+            if types.is_dictionary(of_rows.type):
+                of_rows = alike = of_rows.dictionary_decode()
+            if table.format.keeps_numbers:
+                alike = self._by_kind(of_rows, table.format)
         firsts, numbers = different(alike)
-        if not is_full and len(firsts) > 2 * self.most:  # after some, the column is full
-            for some in np.split(rows, [self.most + 1]):
+        if len(firsts) > 2 * few:  # after some, the column is full
+            for some in np.split(rows, [few]):
                 self.add_all(cells, some, table, **of_table)
             return
         counts = np.bincount(numbers).tolist()
         for cell, times in zip(objects(of_rows, firsts), counts, strict=True):
             if cell is not ABSENT:
                 self.add(cell, table, times=times, **of_table)
+
+    def _by_kind(self, cells: Any, format: TableFormat) -> Any:
+        """A number for each cell: those alike, of which one is enough, have one. Adds the values of
+        numbers."""
+        kinds = _plain_kinds(cells, format)
+        if not self.is_full and not types.is_floating(cells.type):
+            kinds[kinds == _TEXT] = OTHER
+            plain = cells.filter(pyarrow.array(kinds != OTHER)).unique()
+            self._add_values({*map(str, plain[: self.most + 1].to_pylist())})
+        is_other = kinds == OTHER
+        if is_other.any():
+            kinds = np.where(is_other, _TEXT + 1 + different(where(is_other, cells))[1], kinds)
+        return pyarrow.array(kinds)
 
     def _count(self, item: Any, kind: str, times: int) -> None:
         if not kind:
