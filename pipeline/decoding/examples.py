@@ -26,7 +26,6 @@ _MOST_ORDERS = 3  # of keys, in one batch; other records are decoded one by one
 # entries of a record times records: a record of a million keys would cost the batch gigabytes
 _MOST_STEPS = 1 << 20
 _LONGEST_KEY = 256  # bytes
-_FEW = 16  # records, for which looking at the first one alone does not pay
 _TOO_LONG = 1 << 40  # in place of a length of over five bytes
 _LARGE = 4  # times what is looked at: larger records are not joined
 _LENGTHS = 26  # bytes of an entry before its value, without key and tag: four lengths, four tags
@@ -255,14 +254,16 @@ def _as_first(text: _Joined | _Windows, order: _Order) -> dict[bytes, _Ranges]:
     """Where values are in all records, if these differ from the first one in nothing else, as rows
     of a table do: a tenth of the time. Nothing if one does."""
     count = len(text.sizes)
-    if count < _FEW or isinstance(text, _Windows) or (text.sizes != text.sizes[0]).any():
+    if count < 2 or isinstance(text, _Windows) or (text.sizes != text.sizes[0]).any():
         return {}
     alike, places = _walk(_Joined(text.payloads[:1], text.sizes[:1]), order)
+    if not alike.all():
+        return {}
     mask = np.full(text.sizes[0], 0xFF, np.uint8)
     for begins, sizes in places.values():
         mask[begins[0] : begins[0] + sizes[0]] = 0
     records = text.data[: count * len(mask)].reshape(count, -1)
-    if not alike.all() or ((records ^ records[0]) & mask).any():
+    if ((records ^ records[0]) & mask).any():
         return {}
     return {key: _Ranges(*(np.repeat(each, count) for each in of)) for key, of in places.items()}
 

@@ -182,6 +182,32 @@ def test_a_damaged_record_is_parsed_as_protobuf_parses_it_or_refused_whatever_it
             assert result(each, [*intact, payload]) == (alone and [*whole, *alone])
 
 
+def test_a_byte_that_differs_among_records_alike_is_seen_wherever_it_is():
+    random = Random(0)
+    usual = {
+        "i": [1],
+        "pair": [1, 300],
+        "ints": [2, 3],
+        "f": [0.5],
+        "floats": [1.0, 2.0],
+        "b": [b"abc"],
+        "o": [5],
+    }
+    alike = [
+        odd_example(random, MANY, {**usual, "i": [number], "f": [number / 7]}, odd=0)
+        for number in range(3)
+    ]
+    whole = result(ExampleParser(MANY), alike)
+    assert whole == [text(by_protobuf(MANY, payload)) for payload in alike]
+    for place in range(len(alike[0])):
+        for bit in (1, 2, 8, 128):
+            payload = bytearray(alike[1])
+            payload[place] ^= bit
+            alone = result(ExampleParser(MANY), [bytes(payload)])
+            batch = result(ExampleParser(MANY), [alike[0], bytes(payload), alike[2]])
+            assert batch == (alone and [whole[0], *alone, whole[2]])
+
+
 ONE = {"a": Feature("int64", (None,), optional=True)}
 FIVE = b"\x08\x05"
 VALUE = field(2, feature("int64", FIVE))
