@@ -41,7 +41,7 @@ def records_of(
         key = column.feature_key
         values[key], counts = values_of(column, block, schema.table, errors, file_of)
         rounded += counts
-    rows = np.delete(np.arange(len(block)), [*errors])
+    rows = np.setdiff1d(np.arange(len(block)), [*errors])
     batch = pyarrow.RecordBatch.from_pydict(values).take(pyarrow.array(rows))
     if not any(map(types.is_list, batch.schema.types)):
         arrays = {key: _array(feature, batch[key]) for key, feature in schema.features.items()}

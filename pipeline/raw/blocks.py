@@ -153,7 +153,7 @@ def _json_block(
     for i in odd:
         for row in table.rows_from(io.BytesIO(lines[i]), names, 0, 0):  # none if it is empty
             cells[i], errors[i] = row.cells, row.error
-    rows = np.delete(np.arange(len(lines)), [i for i in odd if i not in errors])
+    rows = np.setdiff1d(np.arange(len(lines)), [i for i in odd if i not in errors])
     size = np.fromiter(map(len, lines), np.int64, len(lines))
     places = np.arange(len(lines)), np.cumsum(size) - size, size, np.ones_like(size)
     errors = {i: error for i, error in errors.items() if error}
