@@ -3,7 +3,6 @@
 The rows are encoded once, block by block, to packed files, because a record's bytes cannot be found
 in tables of every format. Pure: reads raw data through a Storage, returns values."""
 
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -38,7 +37,8 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import Storage
 
 _NOTES = (*NOTES, CUT)
-_FILES_AT_ONCE = 64  # rows that name images, or have them
+_ROWS_AT_ONCE = 1 << 14  # a window is several times in memory; batches of Parquet have up to 10^6
+_FILES_AT_ONCE = 64  # rows that name images, or have them: the files are in memory together
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,8 @@ class RowConverter:
 
     def windows(self, storage: Storage, source: Source) -> Iterator[Block]:
         del storage
-        # files that rows name are in memory together
         has_files = any(column.kind in OF_FILES for column in self.columns)
-        most = _FILES_AT_ONCE if has_files else sys.maxsize
+        most = _FILES_AT_ONCE if has_files else _ROWS_AT_ONCE
         for block in self._blocks(source):
             for begin in range(0, len(block), most):
                 rows = np.arange(begin, min(begin + most, len(block)))
