@@ -8,6 +8,7 @@ from converters import table_to_gcs
 from converters.table import survey
 from converters.table.finding import Finder
 from pipeline.errors import InfeedError, RawDataError
+from pipeline.storage.schemes import open_storage
 
 ROWS = [f'{i},"{i}\n",{i % 3}' for i in range(100)]
 
@@ -115,3 +116,18 @@ def test_an_error_that_is_gone_is_not_raised_again(convert, monkeypatch, without
         context.setattr(Finder, "find", find)
         assert convert(files, piece_bytes=200)[0] == (RawDataError, "this pyarrow cannot read it")
     assert convert(files, piece_bytes=200)[0] == 0
+
+
+@pytest.mark.slow
+def test_in_a_bucket_pieces_give_the_same_bytes_and_no_file_of_the_survey_stays(
+    bucket, convert, tmp_path, monkeypatch
+):
+    storage = open_storage(bucket)
+    with storage.publish(f"{bucket}/raw/train.csv") as sink:
+        sink.write(csv_of(*ROWS))
+    monkeypatch.setattr(survey, "_PIECE_BYTES", 200)
+    assert table_to_gcs.main([f"--raw-data-dir={bucket}/raw", f"--output={bucket}/out"]) == 0
+    assert convert({"train.csv": csv_of(*ROWS)}, piece_bytes=10**9)[0] == 0
+    (shard,) = tmp_path.glob("out/train-*")
+    assert storage.read(f"{bucket}/out/{shard.name}") == shard.read_bytes()
+    assert not storage.list(f"{bucket}/out/_scratch")
