@@ -31,7 +31,7 @@ _MAX_CLASSES = 100_000
 _FEW_VALUES = (
     1000  # of texts: up to here, and if each occurs twice on average, they are taken for classes
 )
-_SHOWN_ROWS = 100  # by then, examples of most columns have been seen
+_FEW_SHOWN = 100  # different cells: by then, examples of most columns have been seen
 _TEXT = OTHER + 1  # among plain kinds
 _NO_SUFFIX = f"[^.]{{{max(map(len, IMAGE_SUFFIXES)) - 1}}}"
 _SURELY_TEXT = (
@@ -120,23 +120,25 @@ class ColumnCells:
         """Adds the cells of these rows of a block: each different one once, as one takes 5 us; of
         numbers, and of texts if the column has more values than matter, one of each plain kind.
         of_table: see add."""
-        of_rows = packed(cells if len(rows) == len(cells) else taken(cells, rows))
-        alike = of_rows
-        few = self.most + 1 if len(self.shown) > 1 else _SHOWN_ROWS
-        if isinstance(of_rows, pyarrow.Array) and len(self.shown) > 1 and not self.separator:
-            if types.is_dictionary(of_rows.type):
-                of_rows = alike = of_rows.dictionary_decode()
-            if table.format.keeps_numbers:
-                alike = self._by_kind(of_rows, table.format)
-        firsts, numbers = different(alike)
-        if len(firsts) > 2 * few:  # after some, the column is full
-            for some in np.split(rows, [few]):
-                self.add_all(cells, some, table, **of_table)
-            return
-        counts = np.bincount(numbers).tolist()
-        for cell, times in zip(objects(of_rows, firsts), counts, strict=True):
-            if cell is not ABSENT:
-                self.add(cell, table, times=times, **of_table)
+        while len(rows):
+            of_rows = packed(cells if len(rows) == len(cells) else taken(cells, rows))
+            few = self.most + 1 if self.kinds else _FEW_SHOWN
+            alike = of_rows
+            is_known = (self.is_full or len(self.shown) > 1) and not self.separator
+            if isinstance(of_rows, pyarrow.Array) and is_known:
+                if types.is_dictionary(of_rows.type):
+                    of_rows = alike = of_rows.dictionary_decode()
+                if table.format.keeps_numbers:
+                    alike = self._by_kind(of_rows, table.format)
+            firsts, numbers = different(alike)
+            end = len(rows)
+            if not self.is_full and len(firsts) > 2 * few:  # after these, it may be full
+                firsts, end = firsts[:few], int(firsts[few])
+            counts = np.bincount(numbers[:end]).tolist()
+            for cell, times in zip(objects(of_rows, firsts), counts, strict=True):
+                if cell is not ABSENT:
+                    self.add(cell, table, times=times, **of_table)
+            rows = rows[end:]
 
     def _by_kind(self, cells: Any, format: TableFormat) -> Any:
         """A number for each cell: those alike, of which one is enough, have one. Adds the values of

@@ -16,7 +16,7 @@ from pyarrow import feather, ipc, parquet
 from sweep import SWEEP
 from table_columns import find_columns
 
-from pipeline.errors import InfeedError, OptionError, RawDataError
+from pipeline.errors import InfeedError, LabelError, OptionError, RawDataError
 from pipeline.raw import arrow_files, arrow_tables
 from pipeline.raw.rows import Table
 from pipeline.shards.manifest import read_manifest
@@ -323,3 +323,20 @@ def test_metadata_of_hugging_face_that_is_damaged_names_no_classes(raw):
         table = pa.table({"a": [0, 1]}).replace_schema_metadata({"huggingface": text})
         parquet.write_table(table, raw / "train.parquet")
         assert arrow_tables.arrow_cells(str(raw / "train.parquet")) == {"a": [0]}
+
+
+@pytest.mark.parametrize("kind", [None, "category"])
+@pytest.mark.parametrize(
+    "first", [[f"https://example.com/{i}" for i in range(9)], [None] * 120_000]
+)
+def test_texts_that_begin_alike_and_many_empty_cells_before_others_are_looked_at(raw, first, kind):
+    texts = [f"https://example.com/{i}" for i in range(120_000)]
+    parquet.write_table(pa.table({"a": first + texts}), raw / "train.parquet")
+    if kind:
+        with pytest.raises(LabelError, match="over 100,000 different values"):
+            find_columns([Table(str(raw / "train.parquet"))], {"a": kind})
+        return
+    ((column, seen),) = find_columns([Table(str(raw / "train.parquet"))], {"a": kind}).items()
+    assert column.kind == "text"
+    missing = "; 120,000 missing" * (first[0] is None)
+    assert seen == f" (https://example.com/{missing})"
