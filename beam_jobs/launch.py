@@ -1,34 +1,22 @@
-"""Runs a job and reports its progress and verdict, or with --dry-run what it would do.
+"""Runs a job and reports its verdict, or with --dry-run what it would do.
 
-A dry run scans and assigns in threads, without Beam, and writes nothing. The progress bar reads
-receipts, so it works with any runner and any number of processes."""
+A dry run scans and assigns in threads, without Beam, and writes nothing."""
 
 import contextlib
 import os
 import sys
-import threading
-import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
-from beam_jobs.claims import Claim, read_claim
 from beam_jobs.commit import Verdict, buried_messages
 from beam_jobs.converter import ConversionJob, Packer, Source, Waiting
 from beam_jobs.digests import BucketSums, add_sums
 from beam_jobs.gather import rows_of_shard
-from beam_jobs.ledger import check_expected, parse_receipt
+from beam_jobs.ledger import check_expected
 from beam_jobs.packed_files import scanned
 from beam_jobs.plan import (
     Rows,
@@ -40,6 +28,7 @@ from beam_jobs.plan import (
     lowest,
     measure,
 )
+from beam_jobs.progress import progress_bars, repeated
 from beam_jobs.runners.by_name import find_runner
 from beam_jobs.summary import check_size, empty_folders, empty_shards
 from beam_jobs.survey import Survey
@@ -48,15 +37,12 @@ from pipeline.console.console import Console, say
 from pipeline.errors import ConversionError, InfeedError, OptionError, printable
 from pipeline.machine import num_cores
 from pipeline.quiet import quiet_stderr
-from pipeline.shards.naming import plan_file, receipt_file
 from pipeline.shards.typed_json import Json
 from pipeline.sizes import counted, format_bytes
 from pipeline.storage.storage import in_parallel
 
 _TO_ITS_END = Waiting()
 _SCANS_AT_ONCE = 32
-_POLL_SECONDS = 0.5
-_POLL_SECONDS_REMOTE = 5.0  # each poll lists the directory
 
 
 @dataclass(frozen=True)
@@ -193,7 +179,7 @@ def survey(job: Survey, options, console: Console) -> Iterator[Json]:
         def show() -> None:
             status.update(f"looking at the raw data: {job.num_seen():,} of {total}")
 
-        with _repeated(show, job):
+        with repeated(show, job):
             _, failure = _run(job, options, console, Waiting(cancel_on_interrupt=True))
     if failure and job.num_seen() < len(job.groups):
         raise _without_verdict(failure) from failure
@@ -237,96 +223,3 @@ def _without_verdict(failure: Exception) -> Exception:
 def exit_with(main: Callable[[], int | None]) -> None:
     """Runs a command line's main function, and exits as pipeline.console.parser does."""
     parser.exit_with(main, "interrupted. Run the same command again to resume.")
-
-
-@contextlib.contextmanager
-def progress_bars(job: ConversionJob, console: Console) -> Iterator[None]:
-    """Shows one bar per split while the block runs the job: shards, records/s, MB/s and time
-    left."""
-    if not console.is_terminal:
-        yield
-        return
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-    ) as progress:
-        bars = [_Bar(job, split, progress) for split in job.splits]
-        with _repeated(lambda: _update(job, bars), job):
-            yield
-
-
-@contextlib.contextmanager
-def _repeated(show: Callable[[], None], job: ConversionJob) -> Iterator[None]:
-    """Calls a function every now and then while the block runs the job, and at its end."""
-    stop = threading.Event()
-    seconds = _POLL_SECONDS_REMOTE if job.output.remote else _POLL_SECONDS
-
-    def poll() -> None:
-        while not stop.wait(seconds):
-            with contextlib.suppress(InfeedError):  # a bar must never fail a conversion
-                show()
-
-    thread = threading.Thread(target=poll, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        # the thread may be waiting for a bucket
-        if not isinstance(sys.exception(), KeyboardInterrupt):
-            thread.join()
-            with contextlib.suppress(InfeedError):
-                show()
-
-
-def _update(job: ConversionJob, bars: "list[_Bar]") -> None:
-    names = {f"_shards/{name}" for name in job.output.list(job.path("_shards"))}
-    for bar in bars:
-        with contextlib.suppress(InfeedError):  # a damaged claim stops only its own bar
-            bar.refresh(names)
-
-
-class _Bar:
-    """The bar of one split. Shards from earlier runs count as completed, but not towards the
-    speed."""
-
-    def __init__(self, job: ConversionJob, split: str, progress: Progress) -> None:
-        self._job = job
-        self._split = split
-        self._progress = progress
-        self._task = progress.add_task(f"{split}: scanning", total=None, rate="")
-        self._plan = ""  # --overwrite may replace the claim during the run
-
-    def refresh(self, names: set[str]) -> None:
-        """Shows the current state. names: files in _shards."""
-        if plan_file(self._split) not in names:
-            return
-        claim = read_claim(self._job, self._split)
-        if claim.plan != self._plan:
-            self._begin(claim, names)
-        for name in sorted(self._missing & names):
-            receipt = parse_receipt(self._job.output.read(self._job.path(name)))
-            if receipt:  # a damaged one will be replaced
-                self._missing.remove(name)
-                self._written.update(records=receipt.records, bytes=receipt.bytes)
-        seconds = max(time.monotonic() - self._began, _POLL_SECONDS)
-        records, size = (self._written[name] / seconds for name in ("records", "bytes"))
-        rate = f"{records:,.0f} records/s, {size / 1e6:,.0f} MB/s"
-        completed = claim.num_shards - len(self._missing)
-        self._progress.update(self._task, completed=completed, rate=rate)
-
-    def _begin(self, claim: Claim, names: set[str]) -> None:
-        self._plan = claim.plan
-        shards = range(claim.num_shards)
-        receipts = {receipt_file(self._split, shard, claim.num_shards) for shard in shards}
-        self._missing = receipts - names  # those that do not exist yet
-        self._began = time.monotonic()
-        self._written = Counter[str]()  # of this run
-        self._progress.reset(
-            self._task, description=f"{self._split}: shards", total=claim.num_shards, rate=""
-        )

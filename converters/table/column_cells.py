@@ -3,15 +3,24 @@
 import contextlib
 import re
 from collections.abc import Collection, Mapping, Sequence, Set
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow
-from pyarrow import compute, types
+from pyarrow import types
 
-from converters.images.image_archives import IMAGE_SUFFIXES
 from converters.table.block_values import different, packed
+from converters.table.cell_kinds import (
+    BIG,
+    BOOL,
+    CODE,
+    GUESSED,
+    NUMBER,
+    TEXT,
+    TRUTH,
+    kind_of,
+    plain_kinds,
+)
 from converters.table.columns import KINDS, ONE_LINE, SKIP, Column
 from pipeline.errors import LabelError, OptionError
 from pipeline.raw.block import ABSENT, Cells, objects, taken
@@ -20,11 +29,10 @@ from pipeline.raw.cells import (
     SPELLINGS,
     class_cells,
     is_blank,
-    is_int64,
     without_fraction,
 )
 from pipeline.raw.rows import Table
-from pipeline.raw.text_cells import FLOAT, OTHER, plain_numbers, text_buffers, where
+from pipeline.raw.text_cells import OTHER, where
 from pipeline.shards.schema import TableFormat
 
 _MAX_CLASSES = 100_000
@@ -32,12 +40,6 @@ _FEW_VALUES = (
     1000  # of texts: up to here, and if each occurs twice on average, they are taken for classes
 )
 _FEW_SHOWN = 100  # different cells: by then, examples of most columns have been seen
-_TEXT = OTHER + 1  # among plain kinds
-_NO_SUFFIX = f"[^.]{{{max(map(len, IMAGE_SUFFIXES)) - 1}}}"
-_SURELY_TEXT = (
-    r"(?s)^([!-~].*?)??[!-*/:-DF-df-~]",  # has a character that is in no number
-    _NO_SUFFIX + r"[!-\-/-~]$",
-)
 
 
 def _in_order(names: Collection[str]) -> tuple[str, ...]:
@@ -49,7 +51,7 @@ def _in_order(names: Collection[str]) -> tuple[str, ...]:
 def _spelled_once(values: Set[str]) -> Set[str]:
     """The values, with True and False for their spellings where there are several. 1 and 0 are
     spellings beside others, unless there are more numbers."""
-    numbers = {*filter(_NUMBER.fullmatch, values)}
+    numbers = {*filter(NUMBER.fullmatch, values)}
     truths = {value for value in values if without_fraction(value) in SPELLINGS}
     if truths <= numbers or not numbers <= truths:
         truths -= numbers
@@ -102,16 +104,16 @@ class ColumnCells:
                 items = class_cells("", cell, self.separator)
         has_value = False
         for item in items:
-            kind = _kind(item, table.format, text=text)
+            kind = kind_of(item, table.format, text=text)
             self.kinds.add(kind)
             if kind:
-                (self.with_bools if kind == _BOOL else self.with_others).add(table.uri)
+                (self.with_bools if kind == BOOL else self.with_others).add(table.uri)
             has_value = has_value or bool(kind)
-            if kind in ("int64", "float32", _BOOL) and not (show and typed):
+            if kind in ("int64", "float32", BOOL) and not (show and typed):
                 self.units.add("" if show else getattr(item, "unit", ""))
             if show:
                 self._count(item, kind, times)
-            elif kind == _BOOL and not self.kind:
+            elif kind == BOOL and not self.kind:
                 self.values.add(str(item))  # its rows are not read
         if is_list or has_value:
             self.lengths.add(len(items) if is_list else None)
@@ -143,14 +145,14 @@ class ColumnCells:
     def _by_kind(self, cells: Any, format: TableFormat) -> Any:
         """A number for each cell: those alike, of which one is enough, have one. Adds the values of
         numbers."""
-        kinds = _plain_kinds(cells, format)
+        kinds = plain_kinds(cells, format)
         if not self.is_full and not types.is_floating(cells.type):
-            kinds[kinds == _TEXT] = OTHER
+            kinds[kinds == TEXT] = OTHER
             plain = cells.filter(pyarrow.array(kinds != OTHER)).unique()
             self._add_values({*map(str, plain[: self.most + 1].to_pylist())})
         is_other = kinds == OTHER
         if is_other.any():
-            kinds = np.where(is_other, _TEXT + 1 + different(where(is_other, cells))[1], kinds)
+            kinds = np.where(is_other, TEXT + 1 + different(where(is_other, cells))[1], kinds)
         return pyarrow.array(kinds)
 
     def _count(self, item: Any, kind: str, times: int) -> None:
@@ -233,7 +235,7 @@ class ColumnCells:
         if kind == "category":
             spelled = _spelled_once(self.values)
             bools, others = self.with_bools - self.with_others, self.with_others - self.with_bools
-            if bools and others and spelled - SPELLINGS.keys() and _TRUTH not in self.kinds:
+            if bools and others and spelled - SPELLINGS.keys() and TRUTH not in self.kinds:
                 raise OptionError(
                     f"the column {name!r} has true or false in {min(bools)}, but other classes in "
                     f"{min(others)}. Write the same classes in both, or leave it out: --columns "
@@ -247,10 +249,10 @@ class ColumnCells:
 
     def _guessed(self) -> str:
         """A kind, or a description of what no kind holds."""
-        kinds = {_GUESSED.get(kind, kind) for kind in self.kinds} - {""}
-        if _CODE in kinds or (_BIG in kinds and "float32" not in kinds):
-            kinds = kinds - {_CODE, _BIG, "int64", "float32"} | {"text"}
-        kinds = {"float32" if kind == _BIG else kind for kind in kinds}
+        kinds = {GUESSED.get(kind, kind) for kind in self.kinds} - {""}
+        if CODE in kinds or (BIG in kinds and "float32" not in kinds):
+            kinds = kinds - {CODE, BIG, "int64", "float32"} | {"text"}
+        kinds = {"float32" if kind == BIG else kind for kind in kinds}
         if len(kinds) == 1 and kinds != {"text"}:
             return kinds.pop()
         if kinds == {"int64", "float32"}:
@@ -270,58 +272,3 @@ class ColumnCells:
         seen = [", ".join(self.shown)] * bool(self.shown)
         seen += [f"{missing:,} missing"] * bool(missing)
         return f" ({'; '.join(seen)})" if seen else ""
-
-
-_NUMBER = re.compile(r"([+-]?)(\d+|(?=\.\d))(\.\d*)?([eE][+-]?\d+)?")
-_CODE, _BIG = "codes of digits", "digits beyond int64"
-_BOOL, _TRUTH = "true and false", "their spellings"
-_GUESSED = {_BOOL: "int64", _TRUTH: "text"}
-
-
-def _kind(cell: Any, format: TableFormat, *, text: bool) -> str:
-    """One of KINDS, "" for an empty cell, or what no feature can hold."""
-    number = format.number(cell)
-    if number is None:
-        return ""
-    if isinstance(cell, str):
-        if text and (match := _NUMBER.fullmatch(number)):
-            return _kind_of_number(*match.groups())
-        cell = cell.strip()
-        if cell in SPELLINGS and cell.isalpha():
-            return _TRUTH
-        return "image" if cell.lower().endswith(IMAGE_SUFFIXES) else "text"
-    if isinstance(cell, bool):
-        return _BOOL
-    if isinstance(cell, int):
-        return "int64" if is_int64(cell) else "integers beyond int64"
-    if isinstance(cell, dict):
-        return "image" if cell.keys() <= {"bytes", "path"} else "nested columns"
-    return {float: "float32", Decimal: "float32", bytes: "bytes"}.get(type(cell), "nested lists")
-
-
-def _kind_of_number(sign: str, whole: str, fraction: str | None, exponent: str | None) -> str:
-    """Of digits that a number would not keep, as in 00501, +39 or 20 of them, a code."""
-    if fraction or exponent or not whole.isascii():
-        return "float32"
-    if sign == "+" or (whole[0] == "0" and len(whole) > 1):
-        return _CODE
-    return "int64" if len(whole) <= 19 and is_int64(int(sign + whole)) else _BIG
-
-
-def _plain_kinds(cells: Any, format: TableFormat) -> np.ndarray:
-    """uint8 [n]: the kinds of plain_numbers, and _TEXT for texts that are sure to be neither
-    numbers nor images, nor to mean a missing value."""
-    if types.is_primitive(cells.type):
-        return np.where(cells.is_null(nan_is_null=True), OTHER, FLOAT)
-    kinds, _ = plain_numbers(cells, format.decimal)
-    rows = np.flatnonzero(kinds == OTHER)
-    if not len(rows):
-        return kinds
-    others = cells.filter(pyarrow.array(kinds == OTHER))
-    longest = max(len(text.encode()) for text in (*SPELLINGS, *format.missing_values))
-    is_text = np.diff(text_buffers(others)[1]) > longest
-    for pattern in map(compute.MatchSubstringOptions, _SURELY_TEXT):
-        matches = compute.call_function("match_substring_regex", [others], pattern)
-        is_text &= np.asarray(matches.fill_null(False))
-    kinds[rows[is_text]] = _TEXT
-    return kinds

@@ -1,0 +1,121 @@
+"""Progress of a job: bars that read receipts, so they work with any runner and any number of
+processes."""
+
+import contextlib
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from beam_jobs.claims import Claim, read_claim
+from beam_jobs.converter import ConversionJob
+from beam_jobs.ledger import parse_receipt
+from pipeline.console.console import Console
+from pipeline.errors import InfeedError
+from pipeline.shards.naming import plan_file, receipt_file
+
+_POLL_SECONDS = 0.5
+_POLL_SECONDS_REMOTE = 5.0  # each poll lists the directory
+
+
+@contextlib.contextmanager
+def progress_bars(job: ConversionJob, console: Console) -> Iterator[None]:
+    """Shows one bar per split while the block runs the job: shards, records/s, MB/s and time
+    left."""
+    if not console.is_terminal:
+        yield
+        return
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+    ) as progress:
+        bars = [_Bar(job, split, progress) for split in job.splits]
+        with repeated(lambda: _update(job, bars), job):
+            yield
+
+
+@contextlib.contextmanager
+def repeated(show: Callable[[], None], job: ConversionJob) -> Iterator[None]:
+    """Calls a function every now and then while the block runs the job, and at its end."""
+    stop = threading.Event()
+    seconds = _POLL_SECONDS_REMOTE if job.output.remote else _POLL_SECONDS
+
+    def poll() -> None:
+        while not stop.wait(seconds):
+            with contextlib.suppress(InfeedError):  # a bar must never fail a conversion
+                show()
+
+    thread = threading.Thread(target=poll, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        # the thread may be waiting for a bucket
+        if not isinstance(sys.exception(), KeyboardInterrupt):
+            thread.join()
+            with contextlib.suppress(InfeedError):
+                show()
+
+
+def _update(job: ConversionJob, bars: "list[_Bar]") -> None:
+    names = {f"_shards/{name}" for name in job.output.list(job.path("_shards"))}
+    for bar in bars:
+        with contextlib.suppress(InfeedError):  # a damaged claim stops only its own bar
+            bar.refresh(names)
+
+
+class _Bar:
+    """The bar of one split. Shards from earlier runs count as completed, but not towards the
+    speed."""
+
+    def __init__(self, job: ConversionJob, split: str, progress: Progress) -> None:
+        self._job = job
+        self._split = split
+        self._progress = progress
+        self._task = progress.add_task(f"{split}: scanning", total=None, rate="")
+        self._plan = ""  # --overwrite may replace the claim during the run
+
+    def refresh(self, names: set[str]) -> None:
+        """Shows the current state. names: files in _shards."""
+        if plan_file(self._split) not in names:
+            return
+        claim = read_claim(self._job, self._split)
+        if claim.plan != self._plan:
+            self._begin(claim, names)
+        for name in sorted(self._missing & names):
+            receipt = parse_receipt(self._job.output.read(self._job.path(name)))
+            if receipt:  # a damaged one will be replaced
+                self._missing.remove(name)
+                self._written.update(records=receipt.records, bytes=receipt.bytes)
+        seconds = max(time.monotonic() - self._began, _POLL_SECONDS)
+        records, size = (self._written[name] / seconds for name in ("records", "bytes"))
+        rate = f"{records:,.0f} records/s, {size / 1e6:,.0f} MB/s"
+        completed = claim.num_shards - len(self._missing)
+        self._progress.update(self._task, completed=completed, rate=rate)
+
+    def _begin(self, claim: Claim, names: set[str]) -> None:
+        self._plan = claim.plan
+        shards = range(claim.num_shards)
+        receipts = {receipt_file(self._split, shard, claim.num_shards) for shard in shards}
+        self._missing = receipts - names  # those that do not exist yet
+        self._began = time.monotonic()
+        self._written = Counter[str]()  # of this run
+        self._progress.reset(
+            self._task, description=f"{self._split}: shards", total=claim.num_shards, rate=""
+        )
