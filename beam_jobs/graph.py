@@ -51,6 +51,7 @@ from pipeline.background import Background
 from pipeline.errors import ConversionError, InfeedError, StorageError
 from pipeline.shards.naming import add_digests
 from pipeline.storage.schemes import is_remote, open_storage
+from pipeline.storage.storage import in_parallel
 
 _SUMMARIES = -1  # the key of source summaries in both groupings
 _SHARD_BITS = 32  # a grouping key is split number << 32 | bucket or shard
@@ -259,9 +260,12 @@ def _commit(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -
             uncommitted.append(split)
     if failures:
         raise failures[0]
-    for path in job.scratch:
-        with contextlib.suppress(StorageError):  # some buckets forbid deletion
-            open_storage(path).delete(path)
+    in_parallel(_delete, job.scratch)
+
+
+def _delete(path: str) -> None:
+    with contextlib.suppress(StorageError):  # some buckets forbid deletion
+        open_storage(path).delete(path)
 
 
 def _plan(job: ConversionJob, split: str, sums: Sums, sampled: Samples) -> SplitPlan:

@@ -42,19 +42,20 @@ class Survey(ConversionJob):
         return sum(name.startswith(f"{self.name}-") for name in names)
 
     def results(self) -> Iterator[Json]:
-        """What each source shows, in order. Raises RawDataError as `look` did, StorageError if a
-        file is missing."""
+        """What each source shows, in order. Raises RawDataError as `look` did; ConversionError if
+        the runner lost a group."""
         self.output.sweep(self.path("_scratch"), ["survey.*"])  # of killed workers
+        listed = self.output.list(self.path("_scratch")).items()
+        stats = {self.path(f"_scratch/{name}"): stat for name, stat in listed}
         for path in self.paths:
-            seen = self.seen(path)
+            if path not in stats:
+                raise ConversionError(f"the runner lost {path}. Choose another --runner.")
+        ranges = ((path, 0, stats[path].bytes) for path in self.paths)  # reads ahead
+        for path, data in zip(self.paths, self.output.read_ranges(ranges), strict=True):
+            seen = _parsed(path, data)
             if error := seen.get("error"):
                 raise RawDataError(*error)
             yield from seen["sources"]
-
-    def seen(self, path: str) -> Json:
-        """What a file says: `sources`, or an `error`. Raises StorageError, ConversionError."""
-        file = JsonFile(path, ConversionError, _REMEDY)
-        return read_sealed(file, self.output.read(path), Json)
 
 
 def pipeline_of_survey(job: Survey, options: Any) -> Any:
@@ -71,8 +72,8 @@ def pipeline_of_survey(job: Survey, options: Any) -> Any:
 def look(element: tuple[str, Sequence[Source]], job: Survey) -> None:
     """(path, sources) -> writes what they show."""
     path, sources = element
-    if job.output.exists(path) and "sources" in job.seen(path):  # an error may be gone
-        return
+    if job.output.exists(path) and "sources" in _parsed(path, job.output.read(path)):
+        return  # an error may be gone
     try:
         seen: Json = {"sources": [job.look(source) for source in sources]}
     except RawDataError as e:  # the launcher raises the first one in order
@@ -80,3 +81,8 @@ def look(element: tuple[str, Sequence[Source]], job: Survey) -> None:
     for source in sources:
         check_unchanged(source)
     write_file(job.output, path, sealed_line(seen))
+
+
+def _parsed(path: str, data: bytes) -> Json:
+    """What a file says: `sources`, or an `error`. Raises ConversionError."""
+    return read_sealed(JsonFile(path, ConversionError, _REMEDY), data, Json)

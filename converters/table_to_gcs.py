@@ -69,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     others = [name for name in raw.others if join(args.raw_data_dir, name) != args.label_file]
     notices = [*left_out(others, _NO_SPLIT), *raw.notices]
     shared = (args.key_column, format, held_out, to_jpeg)
+    _check_classes(args)
     finder = _finder(args)
     found, pieces, files = survey_tables(args, raw, format, finder)
     columns = found_columns(found, raw.tables, notices) if finder else {}
@@ -87,7 +88,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         odd = [_ODD.format(first_few(odd))] * bool(odd)
         notices = ["columns: " + ", ".join(seen), *odd, *notices]
     if args.stratify:
-        _check_classes(args)
         with Console().status("looking at the classes"):  # of every row
             converter = converter.stratified(raw.sources)
     pieces = {} if args.image_column else pieces
@@ -111,7 +111,7 @@ def _finder(args: argparse.Namespace) -> Finder | None:
 
 
 def _check_classes(args: argparse.Namespace) -> None:
-    if not args.label_column:
+    if args.stratify and not args.label_column:
         raise OptionError("--stratify: give the --label-column of the classes.")
 
 

@@ -63,11 +63,12 @@ def survey_tables(
     if not finder and (is_here or args.image_column):
         return TableSurvey(Found(_NONE), {})
     piece_bytes = max(_PIECE_BYTES, num_bytes // _MOST_PIECES)
-    sources = [
-        replace(source, piece=piece)
-        for source in raw.whole
-        for piece in pieces_of(table_of(source, format), source.bytes, piece_bytes)
-    ]
+
+    def pieces(source: Source) -> list[Source]:
+        cut = pieces_of(table_of(source, format), source.bytes, piece_bytes)
+        return [replace(source, piece=piece) for piece in cut]
+
+    sources = [*itertools.chain.from_iterable(in_parallel(pieces, raw.whole))]
     look = _Look(finder or _NONE, format)
     if is_here:
         with Console().status("looking at the columns"):

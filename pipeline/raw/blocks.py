@@ -72,7 +72,8 @@ def _text_blocks(
 ) -> Iterator[Block]:
     """offset, line: where rows begin.
 
-    Row by row a small part of a piece is read, and twice as much while few rows are plain."""
+    From a row that is not plain on, a small part is read row by row, and twice as much each time
+    until rows are plain again."""
     rest = b""
     usual_bytes = num_bytes = PIECE_BYTES * min(1 + len(names) // _NARROW, _WIDEST)
     few_bytes, most_bytes = usual_bytes // _FEW, usual_bytes // _MANY + 1

@@ -91,7 +91,7 @@ PLACES: Mapping[str, Proof] = {
     "beam_jobs/commit.py:_sweep": NAMED,
     "beam_jobs/commit.py:commit_split": CLAIMED,
     "beam_jobs/ledger.py:distrusting_receipts": NAMED,
-    "beam_jobs/graph.py:_commit": NAMED,
+    "beam_jobs/graph.py:_delete": NAMED,
     "beam_jobs/packed_files.py:_packed": NAMED,
     "beam_jobs/packed_files.py:remove_packed_files": NAMED,
     "beam_jobs/ledger.py:Receipt.write": CLAIMED,
