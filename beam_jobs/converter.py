@@ -289,6 +289,11 @@ class ConversionJob:
         return [source for source in self.sources if source.split == split]
 
     @cached_property
+    def converter_fields(self) -> str:
+        """The digest_fields of the converter, as JSON. They may have thousands of classes."""
+        return json.dumps(dict(self.converter.digest_fields()), sort_keys=True)
+
+    @cached_property
     def num_buckets(self) -> int:
         """A power of two that grows with the input. It does not affect the output."""
         size = sum(source.guessed_bytes for source in self.sources)

@@ -46,12 +46,11 @@ from beam_jobs.plan import (
 )
 from beam_jobs.references import References
 from beam_jobs.summary import check_size
-from beam_jobs.survey import Survey, pipeline_of_survey
+from beam_jobs.survey import Survey, pipeline_of_survey, remove_surveys
 from pipeline.background import Background
 from pipeline.errors import ConversionError, InfeedError, StorageError
 from pipeline.shards.naming import add_digests
 from pipeline.storage.schemes import is_remote, open_storage
-from pipeline.storage.storage import in_parallel
 
 _SUMMARIES = -1  # the key of source summaries in both groupings
 _SHARD_BITS = 32  # a grouping key is split number << 32 | bucket or shard
@@ -260,12 +259,11 @@ def _commit(element: Values, job: ConversionJob, sums: Sums, sampled: Samples) -
             uncommitted.append(split)
     if failures:
         raise failures[0]
-    in_parallel(_delete, job.scratch)
-
-
-def _delete(path: str) -> None:
-    with contextlib.suppress(StorageError):  # some buckets forbid deletion
-        open_storage(path).delete(path)
+    for path in job.scratch:
+        with contextlib.suppress(StorageError):  # some buckets forbid deletion
+            open_storage(path).delete(path)
+    with contextlib.suppress(StorageError):
+        remove_surveys(job)
 
 
 def _plan(job: ConversionJob, split: str, sums: Sums, sampled: Samples) -> SplitPlan:

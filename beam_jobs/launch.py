@@ -28,7 +28,7 @@ from beam_jobs.plan import (
     lowest,
     measure,
 )
-from beam_jobs.progress import progress_bars, repeated
+from beam_jobs.progress import progress_bars, survey_status
 from beam_jobs.runners.by_name import find_runner
 from beam_jobs.summary import check_size, empty_folders, empty_shards
 from beam_jobs.survey import Survey
@@ -37,7 +37,6 @@ from pipeline.console.console import Console, say
 from pipeline.errors import ConversionError, InfeedError, OptionError, printable
 from pipeline.machine import num_cores
 from pipeline.quiet import quiet_stderr
-from pipeline.shards.typed_json import Json
 from pipeline.sizes import counted, format_bytes
 from pipeline.storage.storage import in_parallel
 
@@ -170,20 +169,12 @@ def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO
         )
 
 
-def survey(job: Survey, options, console: Console) -> Iterator[Json]:
-    """Runs a survey and yields what each source shows, in order. Raises RawDataError,
-    ConversionError."""
-    total = counted(len(job.groups), "part")
-    with console.status("") as status:
-
-        def show() -> None:
-            status.update(f"looking at the raw data: {job.num_seen():,} of {total}")
-
-        with repeated(show, job):
-            _, failure = _run(job, options, console, Waiting(cancel_on_interrupt=True))
+def run_survey(job: Survey, options, console: Console) -> None:
+    """Runs a survey to its end. Raises ConversionError unless all has been seen."""
+    with survey_status(job, console):
+        _, failure = _run(job, options, console, Waiting(cancel_on_interrupt=True))
     if failure and job.num_seen() < len(job.groups):
         raise _without_verdict(failure) from failure
-    yield from job.results()
 
 
 def _run(

@@ -38,6 +38,7 @@ _LENGTH_BYTES = 8  # of the table's length, at the end
 _RANGE_BYTES = 1 << 16  # of a file that gathering reads for a shard
 _LEAST_BYTES, _MOST_BYTES = 1 << 24, _RANGE_BYTES * 10_000  # of a file; a scan holds twice as much
 _ROWS_AT_ONCE = 4096
+_TABLE = {"windows", "pieces", "trailer", "rows", "hash"}
 
 
 def scanned(job: ConversionJob, source: Source, *, write: bool = True) -> Iterator[Rows]:
@@ -61,10 +62,11 @@ def remove_packed_files(job: ConversionJob, split: str, *, of_job: bool = False)
     if not isinstance(job.converter, Packer):
         return
     directory = job.path("_scratch")
-    of_sources = {
-        _name(job, piece) for source in job.sources_of(split) for piece in job.pieces_of(source)
-    }
-    if not of_job:
+    of_sources = set[str]()
+    if of_job:
+        sources = itertools.chain.from_iterable(map(job.pieces_of, job.sources_of(split)))
+        of_sources = {_name(job, piece) for piece in sources}
+    else:
         job.output.sweep(directory, [f"{split}.*"])
     matches = filter(None, map(_PACKED.fullmatch, job.output.list(directory)))
     paths = [
@@ -125,11 +127,11 @@ def _file_bytes(job: ConversionJob) -> int:
 
 def _name(job: ConversionJob, source: Source) -> str:
     """The name of a source's packed files, without their number."""
-    fields = json.dumps(dict(job.converter.digest_fields()), sort_keys=True)
     files = (f"{file.uri}\0{file.stat.bytes}\0{file.stat.version}" for file in files_of(source))
     place = f"{source.split}\0{source.offset}\0{source.bytes}\0{source.piece}"
     order = f"{job.seed}\0{job.num_buckets}\0{_file_bytes(job)}"
-    return f"{source.split}.{_digest(str(_VERSION), fields, place, order, *files):016x}"
+    digest = _digest(str(_VERSION), job.converter_fields, place, order, *files)
+    return f"{source.split}.{digest:016x}"
 
 
 def _digest(*parts: str) -> int:
@@ -235,9 +237,12 @@ def _find_table(storage: Storage, path: str) -> dict[str, np.ndarray] | None:
     try:
         (end,) = storage.read_ranges([(path, size - _LENGTH_BYTES, _LENGTH_BYTES)])
         length = int.from_bytes(end, "little")
+        if not 0 < length <= size - _LENGTH_BYTES:
+            return None
         (data,) = storage.read_ranges([(path, size - _LENGTH_BYTES - length, length)])
         with np.load(io.BytesIO(data)) as arrays:
-            return dict(arrays)
+            table = dict(arrays)
+            return table if table.keys() == _TABLE and table["rows"].dtype == ROW else None
     except (OSError, ValueError, EOFError, zipfile.BadZipFile):
         return None
 

@@ -20,9 +20,11 @@ from rich.progress import (
 from beam_jobs.claims import Claim, read_claim
 from beam_jobs.converter import ConversionJob
 from beam_jobs.ledger import parse_receipt
+from beam_jobs.survey import Survey
 from pipeline.console.console import Console
 from pipeline.errors import InfeedError
 from pipeline.shards.naming import plan_file, receipt_file
+from pipeline.sizes import counted
 
 _POLL_SECONDS = 0.5
 _POLL_SECONDS_REMOTE = 5.0  # each poll lists the directory
@@ -45,12 +47,28 @@ def progress_bars(job: ConversionJob, console: Console) -> Iterator[None]:
         console=console,
     ) as progress:
         bars = [_Bar(job, split, progress) for split in job.splits]
-        with repeated(lambda: _update(job, bars), job):
+        with _repeated(lambda: _update(job, bars), job):
             yield
 
 
 @contextlib.contextmanager
-def repeated(show: Callable[[], None], job: ConversionJob) -> Iterator[None]:
+def survey_status(job: Survey, console: Console) -> Iterator[None]:
+    """Shows how much has been seen while the block runs a survey."""
+    if not console.is_terminal:
+        yield
+        return
+    total = counted(len(job.groups), "part")
+    with console.status("looking at the raw data") as status:
+
+        def show() -> None:
+            status.update(f"looking at the raw data: {job.num_seen():,} of {total}")
+
+        with _repeated(show, job):
+            yield
+
+
+@contextlib.contextmanager
+def _repeated(show: Callable[[], None], job: ConversionJob) -> Iterator[None]:
     """Calls a function every now and then while the block runs the job, and at its end."""
     stop = threading.Event()
     seconds = _POLL_SECONDS_REMOTE if job.output.remote else _POLL_SECONDS

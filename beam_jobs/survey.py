@@ -4,6 +4,7 @@ What it sees in some sources is a file in <output>/_scratch, named by everything
 on: a survey that was interrupted looks at nothing twice, nor does the same command again. The
 commit of the conversion removes the files."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,8 +13,9 @@ from beam_jobs.converter import ConversionJob, Source
 from beam_jobs.packed_files import check_unchanged
 from pipeline.errors import ConversionError, RawDataError
 from pipeline.shards.typed_json import Json, JsonFile, read_sealed, sealed_line
-from pipeline.storage.storage import write_file
+from pipeline.storage.storage import in_parallel, join, write_file
 
+_SEEN = re.compile(r"survey\.[0-9a-f]{16}-\d+")
 _REMEDY = "Remove it, and run the command again."
 
 
@@ -44,18 +46,28 @@ class Survey(ConversionJob):
     def results(self) -> Iterator[Json]:
         """What each source shows, in order. Raises RawDataError as `look` did; ConversionError if
         the runner lost a group."""
-        self.output.sweep(self.path("_scratch"), ["survey.*"])  # of killed workers
         listed = self.output.list(self.path("_scratch")).items()
         stats = {self.path(f"_scratch/{name}"): stat for name, stat in listed}
         for path in self.paths:
             if path not in stats:
-                raise ConversionError(f"the runner lost {path}. Choose another --runner.")
+                raise ConversionError(
+                    f"{path} is missing: another command removed it, or the runner lost it. Run "
+                    "the command again."
+                )
         ranges = ((path, 0, stats[path].bytes) for path in self.paths)  # reads ahead
         for path, data in zip(self.paths, self.output.read_ranges(ranges), strict=True):
             seen = _parsed(path, data)
             if error := seen.get("error"):
                 raise RawDataError(*error)
             yield from seen["sources"]
+
+
+def remove_surveys(job: ConversionJob) -> None:
+    """Removes what surveys saw, also of raw data and options of before."""
+    directory = job.path("_scratch")
+    job.output.sweep(directory, ["survey.*"])
+    names = filter(_SEEN.fullmatch, job.output.list(directory))
+    in_parallel(job.output.delete, [join(directory, name) for name in names])
 
 
 def pipeline_of_survey(job: Survey, options: Any) -> Any:

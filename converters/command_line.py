@@ -15,8 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from beam_jobs.converter import ConversionJob, Converter, Packer, Source, Waiting
-from beam_jobs.launch import dry_run, launch
-from beam_jobs.launch import survey as survey_by_job
+from beam_jobs.launch import dry_run, launch, run_survey
 from beam_jobs.runners.by_name import RUNNERS, find_runner
 from beam_jobs.runners.processes import process_flags
 from beam_jobs.scratch import Scratch
@@ -163,15 +162,13 @@ def run(
     notices: Sequence[str] = (),
     used: str | None = None,
     pieces: Mapping[str, Sequence[Any]] | None = None,
-    files: Sequence[str] = (),
 ) -> int:
     """Converts the sources, or reports a --dry-run. Returns the exit status: 1 if a dry run
     predicts a failure.
 
     scratch: has the temporary files among the sources. expected: required number of records per
     split. notices: printed first, with one about raw data that is not read. used: see unread, for
-    that notice; None for none. pieces: see ConversionJob. files: of a survey, for the commit to
-    remove. Raises OptionError."""
+    that notice; None for none. pieces: see ConversionJob. Raises OptionError."""
     num_shards = {
         source.split: getattr(args, f"num_{source.split}_shards", None) for source in sources
     }
@@ -187,7 +184,7 @@ def run(
         max_bad_records=args.max_bad_records,
         overwrite=args.overwrite,
         verify_existing=args.verify_existing,
-        scratch=(*(scratch.paths if scratch else ()), *files),
+        scratch=scratch.paths if scratch else (),
         expected=expected or {},
         pieces=pieces or {},
         run_id=uuid.uuid4().hex,
@@ -206,12 +203,13 @@ def run(
 
 
 def survey(args: argparse.Namespace, job: Survey) -> Iterator[Json]:
-    """Runs a survey on the command's runner, and yields what each source shows. Raises
-    RawDataError, OptionError, ConversionError."""
+    """Runs a survey on the command's runner. Returns what each source shows, see Survey.results.
+    Raises OptionError, ConversionError."""
     options = beam_options(args, args.of_beam)
-    yield from survey_by_job(job, options, Console())
+    run_survey(job, options, Console())
     if find_runner(args.runner).has_processes:  # decided once
         args.local_processes = options.get_all_options()["direct_num_workers"]
+    return job.results()
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     shared = (args.key_column, format, held_out, to_jpeg)
     _check_classes(args)
     finder = _finder(args)
-    found, pieces, files = survey_tables(args, raw, format, finder)
+    found, pieces = survey_tables(args, raw, format, finder)
     columns = found_columns(found, raw.tables, notices) if finder else {}
     if args.image_column:
         converter = ImageTableConverter(args.image_column, _target(args, columns), *shared)
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with Console().status("looking at the classes"):  # of every row
             converter = converter.stratified(raw.sources)
     pieces = {} if args.image_column else pieces
-    return run(args, converter, raw.sources, notices=notices, pieces=pieces, files=files)
+    return run(args, converter, raw.sources, notices=notices, pieces=pieces)
 
 
 def _finder(args: argparse.Namespace) -> Finder | None:

@@ -149,7 +149,7 @@ class ColumnCells:
         if not self.is_full and not types.is_floating(cells.type):
             kinds[kinds == TEXT] = OTHER
             plain = cells.filter(pyarrow.array(kinds != OTHER)).unique()
-            self._add_values({*map(str, plain[: self.most + 1].to_pylist())})
+            self._add_values({*map(str, plain[: self.most + 2].to_pylist())} - {""})
         is_other = kinds == OTHER
         if is_other.any():
             kinds = np.where(is_other, TEXT + 1 + different(where(is_other, cells))[1], kinds)

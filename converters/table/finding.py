@@ -25,7 +25,7 @@ from pipeline.storage.schemes import open_storage
 ALL = "*"
 _SHOWN = 3  # bad rows
 _MANY_LINE_ENDS = 10
-_END = [sys.maxsize, 0]  # after the last row
+END = [sys.maxsize, 0]  # after the last row
 
 
 def _is_long(cell: Any) -> bool:
@@ -71,8 +71,9 @@ class Finder:
     separator: str | None = None
     max_bad_records: int = 0
 
-    def find(self, table: Table, piece: Piece = WHOLE) -> "Found":
-        """What a table holds, or a piece of it."""
+    def find(self, table: Table, piece: Piece = WHOLE, begin: int | None = None) -> "Found":
+        """What a table holds, or a piece of it. begin: of the first row of a piece of text, if it
+        is known."""
         found = Found(self)
         known = table.arrow.arrow_cells(table.uri) if table.is_arrow else {}
         found.add_known(table, known)
@@ -85,7 +86,8 @@ class Finder:
             unknown = unknown or set(itertools.islice(known, 1))
         within = piece
         if not table.is_arrow:  # reads the row after the piece, too
-            begin = guessed_start(table, piece.begin) if piece.begin else 0
+            if begin is None:
+                begin = guessed_start(table, piece.begin) if piece.begin else 0
             if begin is None:
                 return found
             within = WHOLE._replace(begin=begin)
@@ -98,7 +100,7 @@ class Finder:
             if rows < len(block):
                 found.stop = [int(block.offset[rows]), int(block.line[rows])]
                 break
-        found.first = found.first or _END
+        found.first = found.first or END
         return found
 
     def kind_of(self, name: str) -> str | None:
@@ -125,7 +127,7 @@ class Found:
         self.bad = list[Sequence[Any]]()
         self.long: Sequence[Any] = ()
         self.first: Sequence[int] | None = None
-        self.stop = _END
+        self.stop: Sequence[int] = END
         self._finder = finder
 
     def add_known(self, table: Table, known: Mapping[str, Sequence[Any]]) -> None:
@@ -219,21 +221,6 @@ class Found:
         columns = {name: ColumnCells.of(cells) for name, cells in stated["columns"].items()}
         vars(found).update(stated, columns=columns)
         return found
-
-
-def placed_pieces(found: Sequence[Found]) -> list[tuple[Piece, int, Found]]:
-    """The pieces of a text in which these were found: where they are, how many lines are before
-    those that they count from, and what was found. [] if one does not begin where the one before
-    ends, so that a guess was wrong."""
-    placed = [(Piece(0, found[0].stop[0], 0), 0, found[0])]
-    lines = 0
-    for before, each in itertools.pairwise(found):
-        if not each.first or before.stop[0] != each.first[0]:
-            return []
-        begin, line = each.first
-        lines += before.stop[1] - line
-        placed.append((Piece(begin, each.stop[0], lines + line - 1), lines, each))
-    return placed
 
 
 def given_values(option: str, text: str | None, allowed: Sequence[str] = ()) -> dict[str, str]:

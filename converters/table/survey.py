@@ -5,6 +5,7 @@ import argparse
 import hashlib
 import itertools
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
@@ -14,12 +15,12 @@ from beam_jobs.survey import Survey
 from converters.command_line import survey
 from converters.raw.batches import batches
 from converters.table.columns import SKIP
-from converters.table.finding import ALL, Finder, Found, placed_pieces
+from converters.table.finding import ALL, END, Finder, Found
 from converters.table.layouts import RawTables, table_of
 from converters.table.row_converter import RowConverter
 from pipeline.console.console import Console
 from pipeline.machine import num_cores
-from pipeline.raw.pieces import WHOLE, Piece, pieces_of
+from pipeline.raw.pieces import Piece, pieces_of
 from pipeline.shards.schema import TableFormat
 from pipeline.shards.typed_json import Json
 from pipeline.storage.storage import in_parallel
@@ -31,12 +32,10 @@ _NONE = Finder({ALL: SKIP})
 
 
 class TableSurvey(NamedTuple):
-    """What was found in tables. pieces: of large ones, by URI. files: temporary ones, which the
-    commit removes."""
+    """What was found in tables. pieces: of large ones, by URI."""
 
     found: Found
     pieces: Mapping[str, Sequence[Piece]]
-    files: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -73,39 +72,45 @@ def survey_tables(
     if is_here:
         with Console().status("looking at the columns"):
             return _merged(look, sources, in_parallel(look, sources, num_cores()))
+    groups = [*batches(sources, lambda each: min(each.bytes, piece_bytes), piece_bytes)]
+    name = f"survey.{_digest(look, groups)}"
     job = Survey(
-        RowConverter(()),
-        tuple(raw.sources),
-        args.output,
-        look=look,
-        groups=[*batches(sources, lambda each: min(each.bytes, piece_bytes), piece_bytes)],
-        name=f"survey.{_digest(look, sources)}",
+        RowConverter(()), tuple(raw.sources), args.output, look=look, groups=groups, name=name
     )
-    return _merged(look, sources, survey(args, job))._replace(files=job.paths)
+    return _merged(look, sources, survey(args, job))
 
 
-def _digest(look: _Look, sources: Sequence[Source]) -> str:
+def _digest(look: _Look, groups: Sequence[Sequence[Source]]) -> str:
     """16 hex digits, of all that decides what is found."""
-    stamps = [(source.uri, source.stat, source.piece) for source in sources]
+    stamps = [[(each.uri, each.tag, each.stat, each.piece) for each in group] for group in groups]
     fields = json.dumps([_VERSION, asdict(look), stamps])
     return hashlib.blake2b(fields.encode(), digest_size=8).hexdigest()
 
 
 def _merged(look: _Look, sources: Sequence[Source], seen: Iterable[Json]) -> TableSurvey:
-    """All that was seen; a table whose pieces do not meet is read again as a whole."""
-    finder = look.finder
-    total = Found(finder)
-    pieces = dict[str, Sequence[Piece]]()
-    pairs = zip(sources, seen, strict=True)
-    for uri, group in itertools.groupby(pairs, lambda pair: pair[0].uri):
-        of_table = [(source, Found.of(finder, stated)) for source, stated in group]
-        table = table_of(of_table[0][0], look.format)
-        placed = [(source.piece, 0, found) for source, found in of_table]
-        if not table.is_arrow and len(placed) > 1:
-            placed = placed_pieces([found for _, found in of_table])
-            placed = placed or [(WHOLE, 0, finder.find(table))]
-        for _, lines, found in placed:
-            total.merge(found, lines)
-        if len(placed) > 1:
-            pieces[uri] = [piece for piece, _, _ in placed]
-    return TableSurvey(total, pieces)
+    """All that was seen. A piece of text that does not begin where the one before ends is read
+    again from there: a guess was wrong."""
+    total = Found(look.finder)
+    pieces = defaultdict[str, list[Piece]](list)
+    stop, lines = END, 0
+    for source, stated in zip(sources, seen, strict=True):
+        found = Found.of(look.finder, stated)
+        piece, table = source.piece, table_of(source, look.format)
+        if table.is_arrow or not piece.begin:
+            lines = 0
+            piece = piece if table.is_arrow else piece._replace(end=found.stop[0])
+        elif stop == END:
+            continue
+        else:
+            if not found.first or found.first[0] != stop[0]:
+                with Console().status(f"reading a part of {source.uri} again"):
+                    found = look.finder.find(table, piece, stop[0])
+            assert found.first
+            begin, line = found.first
+            lines += stop[1] - line
+            piece = Piece(begin, found.stop[0], lines + line - 1)
+        total.merge(found, lines)
+        stop = found.stop
+        if piece.begin < piece.end:
+            pieces[source.uri].append(piece)
+    return TableSurvey(total, {uri: each for uri, each in pieces.items() if len(each) > 1})

@@ -17,6 +17,7 @@ _USUAL_BATCH_BYTES = 8 * MiB  # of numbers, which take up to ten times as much a
 _BOMB_BYTES = 1024 * MiB
 _BOMB_RATIO = 100
 _FEW_ROWS = 4096
+_MOST_ROWS = _USUAL_BATCH_BYTES // VALUE_BYTES
 
 
 @contextlib.contextmanager
@@ -47,12 +48,11 @@ def batches_of(file: BinaryIO, uri: str, columns: Set[str] | None, rows: range) 
     return _arrow_batches(file, uri, columns)
 
 
-def row_groups(uri: str) -> list[tuple[int, int]]:
-    """How many rows and bytes the row groups of a Parquet file have. Raises RawDataError."""
+def row_groups(uri: str) -> list[int]:
+    """How many rows the row groups of a Parquet file have. Raises RawDataError."""
     with opened(uri) as file:
         metadata = parquet.read_metadata(file)
-    groups = map(metadata.row_group, range(metadata.num_row_groups))
-    return [(group.num_rows, group.total_byte_size) for group in groups]
+    return [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
 
 
 def _is_parquet(uri: str) -> bool:
@@ -79,7 +79,8 @@ def _parquet_batches(
             if _column_of(chunk) in columns_to_read
         ]
         size = sum(_chunk_bytes(chunk, group, uri) for chunk in chunks)
-        rows = group.num_rows * _USUAL_BATCH_BYTES // max(1, size)
+        # sizes that the file states may be too small
+        rows = min(group.num_rows * _USUAL_BATCH_BYTES // max(1, size), _MOST_ROWS)
         repeated = [chunk.path_in_schema for chunk in chunks if _is_repeated(chunk)]
         reader = parquet.ParquetFile(
             file, metadata=first.metadata, read_dictionary=repeated, **paged

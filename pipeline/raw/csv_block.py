@@ -53,6 +53,13 @@ def csv_block(
     return block, used_bytes, int(edges[-1])
 
 
+def num_plain_bytes(table: Table, text: bytes) -> int:
+    """How many bytes of a text that begins with a row are before the first quote or return that is
+    not plain."""
+    data = np.frombuffer(b"\n" + text, np.uint8)
+    return _first_odd(data, np.flatnonzero(data == _QUOTE), ord(table.delimiter)) - 1
+
+
 def _first_odd(data: np.ndarray, quotes: np.ndarray, delimiter: int) -> int:
     """The place of the first quote or return that is not plain; len(data) if all are."""
     returns = np.flatnonzero(data == _RETURN)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipeline.raw.arrow_files import row_groups
-from pipeline.raw.csv_block import csv_block
+from pipeline.raw.csv_block import csv_block, num_plain_bytes
 from pipeline.raw.rows import ARROW_SUFFIXES, Table, is_json
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import is_gzip
@@ -45,38 +45,42 @@ def pieces_of(table: Table, num_bytes: int, piece_bytes: int) -> Sequence[Piece]
         return [Piece(begin, end, 0) for begin, end in itertools.pairwise(cuts)]
     if not table.uri.lower().endswith(ARROW_SUFFIXES[0]):
         return (WHOLE,)
-    return [*_groups(table, piece_bytes)]
+    return [*_groups(table, num_bytes, piece_bytes)] or (WHOLE,)
 
 
-def _groups(table: Table, piece_bytes: int) -> Iterator[Piece]:
-    """Row groups, at least one and of about this size together."""
+def _groups(table: Table, num_bytes: int, piece_bytes: int) -> Iterator[Piece]:
+    """Row groups, of about this size together by their shares of rows: sizes that the file states
+    need not be true."""
+    groups = row_groups(table.uri)
     begin = end = 1
-    size = 0
-    for rows, num_bytes in row_groups(table.uri):
+    for rows in groups:
         end += rows
-        size += num_bytes
-        if size >= piece_bytes:
+        if (end - begin) * num_bytes >= piece_bytes * sum(groups) and begin < end:
             yield Piece(begin, end, begin - 1)
-            begin, size = end, 0
-    if begin < end or begin == 1:
+            begin = end
+    if begin < end:
         yield Piece(begin, end, begin - 1)
 
 
 def guessed_start(table: Table, begin: int) -> int | None:
     """Where the first row at or after a byte of a text seems to begin; None if nothing tells.
 
-    Whether the byte is inside quotes is tried both ways: the one that makes more rows of the text
-    that follows is taken. Raises RawDataError."""
+    Whether the byte is inside quotes is tried both ways. The one is taken in which quotes are
+    around cells for longer, or that makes more rows. Raises RawDataError."""
     with open_storage(table.uri).open(table.uri) as file:
         names, _, _ = table.start_of(file)
         file.seek(begin - 1)
         text = file.read(_LOOKED_AT[-1])
     first = text.find(b"\n") + 1
     for num_bytes in _LOOKED_AT if table.format.quoted and not is_json(table.uri) else ():
-        starts = _starts(text[:num_bytes])
-        rows = [_num_rows(table, text[start:num_bytes], names) for start in starts]
-        if len({*rows}) > 1:
-            return begin - 1 + starts[rows[1] > rows[0]]
+        some = text[:num_bytes]
+        starts = _starts(some)
+        if max(starts) > len(some):  # look further for the other one
+            continue
+        plain = [num_plain_bytes(table, some[start:]) + start for start in starts]
+        rows = [_num_rows(table, some[start:], names) for start in starts]
+        if plain[0] != plain[1] or rows[0] != rows[1]:
+            return begin - 1 + starts[(plain[1], rows[1]) > (plain[0], rows[0])]
     return begin - 1 + first if first else None
 
 

@@ -131,3 +131,38 @@ def test_in_a_bucket_pieces_give_the_same_bytes_and_no_file_of_the_survey_stays(
     (shard,) = tmp_path.glob("out/train-*")
     assert storage.read(f"{bucket}/out/{shard.name}") == shard.read_bytes()
     assert not storage.list(f"{bucket}/out/_scratch")
+
+
+@pytest.mark.parametrize("empty", [0, 20, 4_999])
+@pytest.mark.parametrize("piece_bytes", [10_000, 10**9])
+def test_an_empty_cell_makes_no_text_of_a_category_wherever_it_is(convert, empty, piece_bytes):
+    colors = ["" if i == empty else ("red", "green", "7")[i % 3] for i in range(5_000)]
+    files = {
+        "train.csv": "\n".join(["n,color", *(f"{i},{c}" for i, c in enumerate(colors))]).encode()
+    }
+    _, printed = convert(files, "--dry-run", piece_bytes=piece_bytes)
+    assert "color category of 3 classes (" in printed
+    assert "; 1 missing)" in printed
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\n" * 500])
+def test_pieces_in_which_no_row_begins_are_left_out(convert, tmp_path, end):
+    files = {"train.csv": csv_of(*ROWS, "x" * 300 + ",1,2") + end.encode()}
+    assert convert(files, "--columns=a=text", piece_bytes=100)[0] == 0
+    assert convert(files, "--columns=a=text", piece_bytes=10**9, out="whole")[0] == 0
+    (one,), (other,) = (list((tmp_path / out).glob("train-*")) for out in ("out", "whole"))
+    assert one.read_bytes() == other.read_bytes()
+
+
+def test_what_was_seen_of_a_table_of_another_name_is_not_taken_for_it(
+    convert, tmp_path, monkeypatch
+):
+    folder = tmp_path / "raw/year=2026"
+    folder.mkdir(parents=True)
+    with monkeypatch.context() as context:
+        context.setattr(table_to_gcs, "run", lambda *args, **given: 0)
+        files = {"year=2026/train.csv": csv_of(*ROWS)}
+        convert(files, "--validation-fraction=0.1", piece_bytes=200)
+    assert list(tmp_path.glob("out/_scratch/survey.*"))
+    assert table_to_gcs.main([f"--raw-data-dir={folder}", f"--output={tmp_path}/out"]) == 0
+    assert list(tmp_path.glob("out/_scratch/*")) == []  # nor does that of before stay

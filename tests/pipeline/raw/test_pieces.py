@@ -90,3 +90,19 @@ def test_lines_of_a_piece_count_from_the_beginning_of_the_file(table):
     (block,) = blocks_of(usual, piece=Piece(starts_of(usual)[2], starts_of(usual)[3], 4))
     assert block.row(0) == [*usual.rows()][2]
     assert len(block) == 1
+
+
+@pytest.mark.parametrize("names", ["text", "id,text", "id,text,label"])
+@pytest.mark.parametrize("size", [2_000, 20_000])
+def test_rows_are_found_among_lines_of_prose_in_quotes(table, names, size):
+    r = random.Random(0)
+    line = "lorem ipsum, dolor sit amet, consectetur\n"
+    rows = []
+    for number in range(60_000 // size + 2):
+        prose = "".join(line[r.randrange(9) :] for _ in range(size // 40))
+        cells = {"id": str(number), "text": f'"{prose}"', "label": "a"}
+        rows.append(",".join(cells[name] for name in names.split(",")))
+    long = table([names, *rows])
+    starts = starts_of(long)
+    for begin in r.sample(range(starts[0] + 1, starts[-3]), 40):
+        assert guessed_start(long, begin) == min(each for each in starts if each >= begin)
