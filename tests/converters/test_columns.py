@@ -13,6 +13,7 @@ from converted import ledger_of, records_of
 from pyarrow import parquet
 
 from beam_jobs.column_sums import ColumnSums
+from converters.table import column_cells
 from converters.table.columns import Column
 from pipeline.commands import describe
 from pipeline.errors import LabelError, OptionError, SchemaError
@@ -189,6 +190,21 @@ def test_over_100000_classes_are_refused(table, raw_tables, tmp_path):
         LabelError, match="'id' has over 100,000 different values.* give --columns id=text"
     ):
         raw_tables.convert(tmp_path / "out", "--columns=id=category")
+
+
+@pytest.mark.parametrize("number", [300, 301])
+def test_as_many_classes_as_are_allowed_are_found_and_one_more_is_refused(
+    table, raw_tables, tmp_path, monkeypatch, capsys, number
+):
+    monkeypatch.setattr(column_cells, "_MAX_CLASSES", 300)
+    ids = [*range(100), *range(number)]  # those of the first 100 rows are not counted twice
+    table("train.csv", "x,id\n" + "".join(f"1,{i}\n" for i in ids))
+    if number > 300:
+        with pytest.raises(LabelError, match="'id' has over 300 different values"):
+            raw_tables.convert(tmp_path / "out", "--columns=id=category")
+        return
+    raw_tables.convert(tmp_path / "out", "--columns=id=category")
+    assert "id category of 300 classes" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
