@@ -88,12 +88,6 @@ def test_of_rows_with_one_key_in_one_table_the_first_line_is_kept(tmp_path):
     assert kept == {*range(9)}
 
 
-def test_of_rows_with_one_key_the_first_is_kept_out_even_if_it_is_bad(tmp_path):
-    files = {"train.csv": "key,a\nk,x\nk,1\nl,2\n"}
-    convert(files, tmp_path, tmp_path / "out", *KEYS, "--columns=a=int64")
-    assert [record["a"][0] for record in records_of(tmp_path / "out", "train")] == [2]
-
-
 def test_how_much_is_read_at_once_changes_no_byte_and_no_rejected_row(
     tmp_path, shard_digests, monkeypatch
 ):

@@ -1,5 +1,7 @@
 """Large tables are looked at by a job before they are converted, in pieces. test_rows_as_columns has random ones."""
 
+import json
+
 import pyarrow as pa
 import pytest
 from converted import records_of
@@ -10,6 +12,7 @@ from converters import table_to_gcs
 from converters.table import survey
 from converters.table.finding import Finder
 from pipeline.errors import ConversionError, InfeedError, RawDataError
+from pipeline.shards.manifest import read_manifest
 from pipeline.storage.schemes import open_storage
 
 ROWS = [f'{i},"{i}\n",{i % 3}' for i in range(100)]
@@ -84,6 +87,14 @@ def test_a_table_is_cut_whatever_is_to_be_found_in_it(convert, monkeypatch, opti
     (of_table,) = pieces.values()
     assert len(of_table) > 4
     assert [piece.begin for piece in of_table[1:]] == [piece.end for piece in of_table[:-1]]
+
+
+def test_a_table_is_cut_also_where_no_row_begins_after_the_last_cut(convert, monkeypatch):
+    pieces = {}
+    monkeypatch.setattr(table_to_gcs, "run", lambda *args, **given: pieces.update(given["pieces"]))
+    rows = [*ROWS, f"7,{'x' * 300},1", ""]
+    convert({"train.csv": csv_of(*rows)}, "--text-column=b", piece_bytes=200)
+    assert len(*pieces.values()) > 4
 
 
 def test_a_table_of_one_cell_is_read_as_a_whole_where_no_piece_can_be_told(convert, tmp_path):
@@ -181,6 +192,20 @@ def test_of_rows_with_one_key_in_pieces_the_first_line_is_kept_whichever_is_read
     options = ("--key-column=a", "--max-bad-records=70")
     assert convert(files, *options, piece_bytes=200)[0] == 0
     assert {record["b"][0] for record in records_of(tmp_path / "out")} == {*range(30)}
+
+
+def test_classes_that_a_table_of_parquet_names_are_the_same_in_pieces(
+    convert, tmp_path, without_beam
+):
+    features = {"a": {"names": ["zebra", "ant"], "_type": "ClassLabel"}}
+    table = pa.table({"a": [0, 1] * 50}).replace_schema_metadata(
+        {"huggingface": json.dumps({"info": {"features": features}})}
+    )
+    assert convert({"train.parquet": table}, piece_bytes=10**9, out="whole")[0] == 0
+    assert convert({}, piece_bytes=200)[0] == 0
+    whole, pieces = (read_manifest(str(tmp_path / out)) for out in ("whole", "out"))
+    assert whole.splits == pieces.splits
+    assert whole.schema == pieces.schema
 
 
 def test_types_of_a_table_of_parquet_without_rows_are_found_in_pieces_too(convert):
