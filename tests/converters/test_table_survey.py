@@ -194,6 +194,13 @@ def test_of_rows_with_one_key_in_pieces_the_first_line_is_kept_whichever_is_read
     assert {record["b"][0] for record in records_of(tmp_path / "out")} == {*range(30)}
 
 
+def test_a_template_is_made_without_a_job_before_it(convert, monkeypatch):
+    monkeypatch.setattr(survey, "survey", lambda *args: pytest.fail("a job"))
+    monkeypatch.setattr(table_to_gcs, "run", lambda *args, **given: 0)
+    options = ("--runner=dataflow", "--project=p", "--template_location=gs://bucket/template")
+    assert convert({"train.csv": csv_of(*ROWS)}, *options, piece_bytes=200)[0] == 0
+
+
 def test_classes_that_a_table_of_parquet_names_are_the_same_in_pieces(
     convert, tmp_path, without_beam
 ):
