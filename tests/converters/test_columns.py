@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import statistics
 from decimal import Decimal
 from fractions import Fraction
@@ -190,6 +191,18 @@ def test_over_100000_classes_are_refused(table, raw_tables, tmp_path):
         LabelError, match="'id' has over 100,000 different values.* give --columns id=text"
     ):
         raw_tables.convert(tmp_path / "out", "--columns=id=category")
+
+
+def test_a_cell_that_makes_texts_of_numbers_is_shown_and_the_first_of_long_ones_named(
+    table, raw_tables, tmp_path, capsys
+):
+    lines = "\n" * 11
+    for number in range(2):
+        table(f"train-{number}.csv", f'a,b\n1,x\n2,"{lines}y"\n3,z\nsix,z\nten,z\n')
+    raw_tables.convert(tmp_path / "out", "--columns=a=text")
+    said = capsys.readouterr().out
+    assert "a text (1, 2, six), " in said
+    assert re.search(r"the first in \S+/train-0\.csv:3\.", said)
 
 
 @pytest.mark.parametrize("number", [300, 301])
