@@ -6,7 +6,7 @@ import random
 import pytest
 from converted import ledger_of, records_of
 
-from beam_jobs import packed_files
+from beam_jobs import packed_files, packed_rows
 from converters import table_to_gcs, text_to_gcs
 from converters.text import converter as text_converter
 from pipeline.errors import ConversionError
@@ -86,6 +86,20 @@ def test_of_rows_with_one_key_in_one_table_the_first_line_is_kept(tmp_path):
     convert({"train.csv": f"key,a\n{lines}"}, tmp_path, tmp_path / "out", *KEYS)
     kept = {record["a"][0] for record in records_of(tmp_path / "out", "train")}
     assert kept == {*range(9)}
+
+
+def test_how_much_is_read_at_once_changes_no_byte_and_no_rejected_row(
+    tmp_path, shard_digests, monkeypatch
+):
+    convert(tables(), tmp_path, tmp_path / "usual", *KEYS)
+    monkeypatch.setattr(packed_rows, "_READ_BYTES", 1)
+    monkeypatch.setattr(packed_rows, "_ROWS_AT_ONCE", 7)
+    convert(tables(), tmp_path, tmp_path / "each", *KEYS)
+    monkeypatch.setattr(packed_rows, "_READ_BYTES", 1 << 12)
+    convert(tables(), tmp_path, tmp_path / "some", *KEYS)
+    for name in ("each", "some"):
+        assert shard_digests(tmp_path / name) == shard_digests(tmp_path / "usual")
+        assert ledger_of(tmp_path / name, "train") == ledger_of(tmp_path / "usual", "train")
 
 
 @pytest.mark.parametrize(("make", "flags"), [(tables, ()), (documents, ("--text-column=text",))])

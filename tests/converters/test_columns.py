@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import statistics
 from decimal import Decimal
 from fractions import Fraction
@@ -13,6 +14,7 @@ from converted import ledger_of, records_of
 from pyarrow import parquet
 
 from beam_jobs.column_sums import ColumnSums
+from converters.table import column_cells
 from converters.table.columns import Column
 from pipeline.commands import describe
 from pipeline.errors import LabelError, OptionError, SchemaError
@@ -189,6 +191,33 @@ def test_over_100000_classes_are_refused(table, raw_tables, tmp_path):
         LabelError, match="'id' has over 100,000 different values.* give --columns id=text"
     ):
         raw_tables.convert(tmp_path / "out", "--columns=id=category")
+
+
+def test_a_cell_that_makes_texts_of_numbers_is_shown_and_the_first_of_long_ones_named(
+    table, raw_tables, tmp_path, capsys
+):
+    lines = "\n" * 11
+    for number in range(2):
+        table(f"train-{number}.csv", f'a,b\n1,x\n2,"{lines}y"\n3,z\nsix,z\nten,z\n')
+    raw_tables.convert(tmp_path / "out", "--columns=a=text")
+    said = capsys.readouterr().out
+    assert "a text (1, 2, six), " in said
+    assert re.search(r"the first in \S+/train-0\.csv:3\.", said)
+
+
+@pytest.mark.parametrize("number", [300, 301])
+def test_as_many_classes_as_are_allowed_are_found_and_one_more_is_refused(
+    table, raw_tables, tmp_path, monkeypatch, capsys, number
+):
+    monkeypatch.setattr(column_cells, "_MAX_CLASSES", 300)
+    ids = [*range(100), *range(number)]  # those of the first 100 rows are not counted twice
+    table("train.csv", "x,id\n" + "".join(f"1,{i}\n" for i in ids))
+    if number > 300:
+        with pytest.raises(LabelError, match="'id' has over 300 different values"):
+            raw_tables.convert(tmp_path / "out", "--columns=id=category")
+        return
+    raw_tables.convert(tmp_path / "out", "--columns=id=category")
+    assert "id category of 300 classes" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

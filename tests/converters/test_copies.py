@@ -390,3 +390,40 @@ def test_a_number_where_other_records_have_the_name_of_a_file_is_no_name(tmp_pat
     out = convert(tmp_path / "raw", tmp_path / "out", of=tfrecord_to_gcs)
     (copies,) = json.loads((out / "_index/copies.json").read_text())["copies"]
     assert (copies["records"], copies["examples"]) == ({"train": 2}, [])
+
+
+def test_examples_of_copies_name_the_files_of_one_content(tmp_path):
+    raw = photographs(tmp_path / "raw", 0.5)
+    out = convert(raw, tmp_path / "out", "--validation-fraction=0", "--num-train-shards=1")
+    contents = {f"{p.parents[1].name}/{p.name}": p.read_bytes() for p in raw.rglob("*.png")}
+    (copies,) = json.loads((out / "_index/copies.json").read_text())["copies"]
+    assert len(copies["examples"]) > 1
+    for one, other in copies["examples"]:
+        assert one != other
+        assert contents[one] == contents[other]
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({"image/filename": b"a.jpg", "image/class/synset": b"n01"}, "n01/a.jpg"),
+        (
+            {
+                "image/filename": b"a",
+                "image/class/text": b"tench, Tinca tinca",
+                "image/class/synset": b"n01",
+            },
+            "n01/a",
+        ),
+        ({"file_name": b"x" * 300}, "x" * 200),
+        ({"image/class/text": b"cat"}, None),
+    ],
+    ids=["folder", "of ImageNet", "long", "none"],
+)
+def test_the_name_of_a_record_of_others_is_short_and_has_its_folder(tmp_path, values, name):
+    (tmp_path / "raw").mkdir()
+    schema = Schema("", {key: Feature("bytes") for key in values})
+    (tmp_path / "raw/train.tfrecord").write_bytes(frame(encode_example(schema, values)) * 2)
+    out = convert(tmp_path / "raw", tmp_path / "out", of=tfrecord_to_gcs)
+    (copies,) = json.loads((out / "_index/copies.json").read_text())["copies"]
+    assert copies["examples"] == ([[name, name]] if name else [])

@@ -4,12 +4,14 @@ import json
 import random
 import shutil
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from converted import ledger_of
 from pyarrow import parquet
 from sweep import SWEEP
 
+from beam_jobs.converter import Source
 from converters import table_to_gcs
 from converters.table import column_cells, finding, row_converter, survey
 from converters.table.block_values import contents_of
@@ -19,6 +21,7 @@ from pipeline.raw import blocks
 from pipeline.raw.block import Block
 from pipeline.raw.pieces import WHOLE
 from pipeline.raw.rows import Table
+from pipeline.storage.schemes import open_storage
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 
@@ -156,3 +159,14 @@ def test_the_content_of_rows_is_that_of_their_cells(seed, tmp_path):
         for number, content in enumerate(found):
             cells = block.row(number).cells
             assert content == repr(sorted(each.content(cells, table.format) for each in columns))
+
+
+@pytest.mark.parametrize(("kind", "most"), [("image", 64), ("int64", 1 << 14)])
+def test_windows_of_rows_are_small_and_have_each_row_once(kind, most, tmp_path):
+    path = str(tmp_path / "t.csv")
+    (tmp_path / "t.csv").write_text("a\n" + "1\n" * 40_000)
+    source = Source("train", path, open_storage(path).stat(path))
+    converter = row_converter.RowConverter((Column("a", kind),))
+    windows = [*converter.windows(open_storage(path), source)]
+    assert max(map(len, windows)) == most
+    assert np.concatenate([window.line for window in windows]).tolist() == [*range(2, 40_002)]

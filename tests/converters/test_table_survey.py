@@ -1,13 +1,18 @@
 """Large tables are looked at by a job before they are converted, in pieces. test_rows_as_columns has random ones."""
 
+import json
+
 import pyarrow as pa
 import pytest
+from converted import records_of
 from pyarrow import parquet
 
+from beam_jobs import graph
 from converters import table_to_gcs
 from converters.table import survey
 from converters.table.finding import Finder
-from pipeline.errors import InfeedError, RawDataError
+from pipeline.errors import ConversionError, InfeedError, RawDataError
+from pipeline.shards.manifest import read_manifest
 from pipeline.storage.schemes import open_storage
 
 ROWS = [f'{i},"{i}\n",{i % 3}' for i in range(100)]
@@ -84,6 +89,14 @@ def test_a_table_is_cut_whatever_is_to_be_found_in_it(convert, monkeypatch, opti
     assert [piece.begin for piece in of_table[1:]] == [piece.end for piece in of_table[:-1]]
 
 
+def test_a_table_is_cut_also_where_no_row_begins_after_the_last_cut(convert, monkeypatch):
+    pieces = {}
+    monkeypatch.setattr(table_to_gcs, "run", lambda *args, **given: pieces.update(given["pieces"]))
+    rows = [*ROWS, f"7,{'x' * 300},1", ""]
+    convert({"train.csv": csv_of(*rows)}, "--text-column=b", piece_bytes=200)
+    assert len(*pieces.values()) > 4
+
+
 def test_a_table_of_one_cell_is_read_as_a_whole_where_no_piece_can_be_told(convert, tmp_path):
     files = {"train.csv": csv_of('1,"' + "\n" * 1000 + '",2')}
     assert convert(files, piece_bytes=100)[0] == 0
@@ -116,6 +129,99 @@ def test_an_error_that_is_gone_is_not_raised_again(convert, monkeypatch, without
         context.setattr(Finder, "find", find)
         assert convert(files, piece_bytes=200)[0] == (RawDataError, "this pyarrow cannot read it")
     assert convert(files, piece_bytes=200)[0] == 0
+
+
+def test_what_was_seen_of_a_table_that_changed_meanwhile_is_not_believed(
+    convert, tmp_path, monkeypatch, without_beam
+):
+    def find(*args):
+        (tmp_path / "raw/train.csv").write_bytes(b"a,b,c\n")
+        return original(*args)
+
+    original = Finder.find
+    monkeypatch.setattr(Finder, "find", find)
+    _, message = convert({"train.csv": csv_of(*ROWS)}, piece_bytes=200)[0]
+    assert "train.csv has 6 bytes" in message
+    assert "It changed during the conversion" in message
+
+
+def test_what_a_killed_survey_was_writing_is_removed(convert, tmp_path, without_beam):
+    left = tmp_path / "out/_scratch/.survey.0123456789abcdef-0.1.01234567.tmp"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    assert convert({"train.csv": csv_of(*ROWS)}, piece_bytes=200)[0] == 0
+    assert not left.exists()
+
+
+@pytest.mark.parametrize(
+    ("before", "options", "after"),
+    [
+        (csv_of(*ROWS).replace(b"\n9,", b"\nx,"), (), {"train.csv": csv_of(*ROWS)}),
+        (csv_of(*ROWS), ("--columns=a=skip",), {}),
+    ],
+    ids=["another table", "other options"],
+)
+def test_what_an_interrupted_command_saw_is_believed_of_the_same_table_and_options_only(
+    convert, tmp_path, monkeypatch, without_beam, before, options, after
+):
+    with monkeypatch.context() as context:
+        context.setattr(table_to_gcs, "run", lambda *args, **given: 0)
+        assert convert({"train.csv": before}, *options, piece_bytes=200)[0] == 0
+    assert [*tmp_path.glob("out/_scratch/survey.*")]
+    status, said = convert(after, piece_bytes=200)
+    assert status == 0
+    assert "columns: a int64 (0, 1), b int64 (" in said
+
+
+def test_packed_files_of_pieces_are_removed_where_the_plan_is_refused(
+    convert, tmp_path, without_beam
+):
+    files = {"train.csv": csv_of(*ROWS)}
+    assert convert(files, piece_bytes=10**9)[0] == 0
+    kind, message = convert(files, "--columns=a=text", piece_bytes=200)[0]
+    assert (kind, "another plan" in message) == (ConversionError, True)
+    assert not [*tmp_path.glob("out/_scratch/train*")]
+
+
+def test_of_rows_with_one_key_in_pieces_the_first_line_is_kept_whichever_is_read_first(
+    convert, tmp_path, monkeypatch, without_beam
+):
+    original = graph._groups
+    monkeypatch.setattr(graph, "_groups", lambda job: original(job)[::-1])
+    files = {"train.csv": csv_of(*(f"{i % 30},{i},1" for i in range(100)))}
+    options = ("--key-column=a", "--max-bad-records=70")
+    assert convert(files, *options, piece_bytes=200)[0] == 0
+    assert {record["b"][0] for record in records_of(tmp_path / "out")} == {*range(30)}
+
+
+def test_a_template_is_made_without_a_job_before_it(convert, monkeypatch):
+    monkeypatch.setattr(survey, "survey", lambda *args: pytest.fail("a job"))
+    monkeypatch.setattr(table_to_gcs, "run", lambda *args, **given: 0)
+    options = ("--runner=dataflow", "--project=p", "--template_location=gs://bucket/template")
+    assert convert({"train.csv": csv_of(*ROWS)}, *options, piece_bytes=200)[0] == 0
+
+
+def test_classes_that_a_table_of_parquet_names_are_the_same_in_pieces(
+    convert, tmp_path, without_beam
+):
+    features = {"a": {"names": ["zebra", "ant"], "_type": "ClassLabel"}}
+    table = pa.table({"a": [0, 1] * 50}).replace_schema_metadata(
+        {"huggingface": json.dumps({"info": {"features": features}})}
+    )
+    assert convert({"train.parquet": table}, piece_bytes=10**9, out="whole")[0] == 0
+    assert convert({}, piece_bytes=200)[0] == 0
+    whole, pieces = (read_manifest(str(tmp_path / out)) for out in ("whole", "out"))
+    assert whole.splits == pieces.splits
+    assert whole.schema == pieces.schema
+
+
+def test_types_of_a_table_of_parquet_without_rows_are_found_in_pieces_too(convert):
+    empty = pa.table({name: pa.array([], pa.float32()) for name in "abc"})
+    files = {"train.csv": csv_of(*ROWS), "train-1.parquet": empty}
+    whole = convert(files, "--dry-run", piece_bytes=10**9)
+    assert whole[0] == 0
+    assert "columns: a float32 (" in whole[1]
+    assert convert(files, "--dry-run", piece_bytes=200) == whole
 
 
 @pytest.mark.slow

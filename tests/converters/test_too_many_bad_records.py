@@ -162,6 +162,14 @@ def test_rows_far_beyond_the_limit_are_not_read(reader, tmp_path, monkeypatch):
     assert 1000 < len(rows) <= most
 
 
+def test_as_many_bad_rows_as_can_be_listed_are_listed(tmp_path):
+    write(tmp_path / "raw", {"t.csv": csv("a,b", "1,2", *["1"] * 1000)})
+    command = [f"--raw-data-dir={tmp_path}/raw", f"--output={tmp_path}/out", ONE_SET]
+    with pytest.raises(ConversionError, match=r"1,000 bad records[\s\S]*All are listed in"):
+        table_to_gcs.main(command)
+    assert len((tmp_path / "out/_rejects/train.jsonl").read_text().splitlines()) == 1000
+
+
 def test_tables_without_a_good_row_say_what_is_wrong_with_the_first_ones(tmp_path):
     command = [f"--raw-data-dir={tmp_path}/raw", f"--output={tmp_path}/out", ONE_SET]
     write(tmp_path / "raw", {"t.csv": csv("a,b", "1;2", "3", "4,5,6", "7")})

@@ -80,6 +80,14 @@ def test_pieces_of_parquet_are_row_groups(tmp_path, piece_bytes):
     assert all((piece.begin - 1) % 64 == 0 for piece in pieces if piece != WHOLE)
 
 
+def test_pieces_of_parquet_have_as_many_row_groups_each_as_reach_the_size(tmp_path):
+    path = tmp_path / "t.parquet"
+    parquet.write_table(pa.table({"a": range(1000)}), path, row_group_size=10)
+    group = parquet.read_metadata(path).row_group(0).total_byte_size
+    pieces = pieces_of(Table(str(path)), path.stat().st_size, 3 * group)
+    assert [piece.end - piece.begin for piece in pieces] == [30] * 33 + [10]
+
+
 @pytest.mark.parametrize("name", ["t.csv.gz", "t.arrow"])
 def test_a_file_that_cannot_be_read_from_its_middle_is_one_piece(name):
     assert pieces_of(Table(name), 10**12, 1) == (WHOLE,)
