@@ -54,6 +54,7 @@ def csv_of(r, separator):
         cells = r.choices(few, k=r.choice((3, 3, 3, 3, 3, 3, 3, 2, 4)))
         cells = [f'"{cell}, ""{separator}\n"' if r.random() < 0.05 else cell for cell in cells]
         lines.append(separator.join(cells) + ('"' if r.random() < 0.02 else ""))
+    lines += [""] * r.choice((0, 1, 1, 40))
     return r.choice(("\n", "\n", "\r\n")).join(lines)
 
 
