@@ -196,8 +196,8 @@ def _first_change(plan: SplitPlan, old: Claim) -> str:
         return ""
     new_file = ""
     num_seen = 0
-    of_old = dataclasses.replace(job, seed=old.seed)
-    scans = (scanned(of_old, source, write=False) for source in job.sources_of(plan.split))
+    of_old = dataclasses.replace(job, seed=old.seed, dry_run=True)
+    scans = (scanned(of_old, source) for source in job.sources_of(plan.split))
     for rows in itertools.chain.from_iterable(scans):
         differ, unknown = differing(known, raw_rows(old.seed, plan.split, rows))
         if differ.any():

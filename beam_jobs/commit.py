@@ -119,6 +119,8 @@ def verdict_on_error(job: ConversionJob, split: str) -> Iterator[None]:
     try:
         yield
     except InfeedError as e:
+        if job.dry_run:
+            raise
         # on a full disk this fails, too; the first error matters
         with contextlib.suppress(InfeedError):
             Verdict(job.run_id, split, ok=False, message=str(e)).write(job)

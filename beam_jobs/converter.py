@@ -250,6 +250,7 @@ class ConversionJob:
     expected: Mapping[str, int] = field(default_factory=dict)
     # of a Packer's source, by its URI, in order: workers read each alone. They change no output
     pieces: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    dry_run: bool = False  # writes nothing
     local_processes: int = 1  # for the report
     run_id: str = ""  # identifies this run in its verdict; never in data
     started: float = field(default_factory=time.time, compare=False)  # Unix seconds
@@ -274,7 +275,7 @@ class ConversionJob:
         """Files to publish next to the manifest, which readers need: name -> content."""
         return self.converter.files() if isinstance(self.converter, Packer) else {}
 
-    @property
+    @cached_property
     def splits(self) -> tuple[str, ...]:
         """The splits to write. Sorted, because their numbers are part of the shuffle keys."""
         return tuple(sorted({source.split for source in self.sources}))
@@ -287,6 +288,11 @@ class ConversionJob:
     def sources_of(self, split: str) -> list[Source]:
         """The sources of a split, in order."""
         return [source for source in self.sources if source.split == split]
+
+    @cached_property
+    def plans(self) -> dict[str, Any]:
+        """The SplitPlan of each split, once its sums are known."""
+        return {}
 
     @cached_property
     def converter_fields(self) -> str:

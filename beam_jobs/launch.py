@@ -3,33 +3,25 @@
 A dry run scans and assigns in threads, without Beam, and writes nothing."""
 
 import contextlib
+import dataclasses
 import os
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from beam_jobs import stages
 from beam_jobs.commit import Verdict, buried_messages
-from beam_jobs.converter import ConversionJob, Packer, Source, Waiting
-from beam_jobs.digests import BucketSums, add_sums
+from beam_jobs.converter import ConversionJob, Waiting
+from beam_jobs.flow import Flow
 from beam_jobs.gather import rows_of_shard
 from beam_jobs.ledger import check_expected
-from beam_jobs.packed_files import scanned
-from beam_jobs.plan import (
-    Rows,
-    SplitPlan,
-    by_bucket,
-    candidates,
-    convert_sample,
-    framed_bytes,
-    lowest,
-    measure,
-)
+from beam_jobs.plan import framed_bytes
 from beam_jobs.progress import progress_bars, survey_status
 from beam_jobs.runners.by_name import find_runner
+from beam_jobs.stored_job import StoredJob
 from beam_jobs.summary import check_size, empty_folders, empty_shards
 from beam_jobs.survey import Survey
 from pipeline.console import parser
@@ -38,10 +30,8 @@ from pipeline.errors import ConversionError, InfeedError, OptionError, printable
 from pipeline.machine import num_cores
 from pipeline.quiet import quiet_stderr
 from pipeline.sizes import counted, format_bytes
-from pipeline.storage.storage import in_parallel
 
 _TO_ITS_END = Waiting()
-_SCANS_AT_ONCE = 32
 
 
 @dataclass(frozen=True)
@@ -96,48 +86,40 @@ def preview(job: ConversionJob) -> Iterator[SplitPreview]:
     """Yields a preview of each split. Raises the scan's errors, and ConversionError if shards are
     below record size."""
     for split in job.splits:
-        pieces: dict[int, list[Any]] = defaultdict(list)
-        sources = job.sources_of(split)
-        empty = list[Source]()
+        of_split = dataclasses.replace(job, sources=tuple(job.sources_of(split)), dry_run=True)
+        stored = StoredJob.of(of_split)
         # A window that is packed takes hundreds of megabytes.
-        at_once = num_cores() if isinstance(job.converter, Packer) else _SCANS_AT_ONCE
-        for source, batches in zip(
-            sources, in_parallel(lambda s: _scan(job, s), sources, at_once), strict=True
-        ):
-            empty += [] if batches else [source]
-            for bucket, rows in batches:
-                pieces[bucket].append(rows)
-        sums = dict[int, BucketSums]()
-        for bucket, batch in pieces.items():
-            sums[bucket] = add_sums(measure(job, split, rows) for rows in batch)
-        check_expected(job, split, add_sums(sums.values()).records)
-        offered = (candidates(job, split, rows) for batch in pieces.values() for rows in batch)
-        plan = SplitPlan(job, split, sums, convert_sample(job, lowest(offered)))
-        check_size(plan)
-        shard_bytes, shard_records = np.zeros((2, plan.num_shards), np.int64)
-        rejected = []
-        for bucket, batch in sorted(pieces.items()):
-            for shard, rows in plan.assign(bucket, batch):
-                assigned = rows_of_shard(plan, [rows])
-                shard_bytes[shard] += framed_bytes(job, rows)[assigned.good].sum()
-                shard_records[shard] += assigned.good.sum()
-                rejected += [printable(f"{x.key}: {x.error}") for x in assigned.rejected()]
-        yield SplitPreview(
-            split,
-            plan.digest,
-            int(shard_records.sum()),
-            sorted(rejected),
-            list(map(plan.sampled.scaled, shard_bytes.tolist())),
-            [*empty_folders(plan, empty), *empty_shards(plan, shard_records.tolist())],
-        )
+        found, *sides = stages.planned(Flow([None], num_cores()), stored)
+        buckets = dict(found.by_key("by bucket").elements)
+        yield from Flow([buckets]).each(_preview, stored, *sides).elements
 
 
-def _scan(job: ConversionJob, source: Source) -> list[tuple[int, Rows]]:
-    return [
-        piece
-        for rows in scanned(job, source, write=False)
-        for piece in by_bucket(job, source.split, rows)
-    ]
+def _preview(
+    buckets: dict[int, Sequence[Any]], stored: StoredJob, sums: Any, sampled: Any
+) -> Iterator[SplitPreview]:
+    """The preview of the only split. buckets: what the scan finds."""
+    job = stored.job
+    (plan,) = stages.plans_of(job, sums, sampled)
+    check_expected(job, plan.split, plan.total.records)
+    check_size(plan)
+    shard_bytes, shard_records = np.zeros((2, plan.num_shards), np.int64)
+    rejected = []
+    summaries = buckets.pop(stages.SUMMARIES)
+    for bucket, values in sorted(buckets.items()):
+        for shard, rows in plan.assign(bucket, values):
+            assigned = rows_of_shard(plan, [rows])
+            shard_bytes[shard] += framed_bytes(job, rows)[assigned.good].sum()
+            shard_records[shard] += assigned.good.sum()
+            rejected += [printable(f"{x.key}: {x.error}") for x in assigned.rejected()]
+    empty = [job.sources[each.source] for each in summaries if not each.records]
+    yield SplitPreview(
+        plan.split,
+        plan.digest,
+        int(shard_records.sum()),
+        sorted(rejected),
+        list(map(plan.sampled.scaled, shard_bytes.tolist())),
+        [*empty_folders(plan, empty), *empty_shards(plan, shard_records.tolist())],
+    )
 
 
 def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO_ITS_END) -> None:

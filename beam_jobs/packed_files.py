@@ -41,13 +41,13 @@ _ROWS_AT_ONCE = 4096
 _TABLE = {"windows", "pieces", "trailer", "rows", "hash"}
 
 
-def scanned(job: ConversionJob, source: Source, *, write: bool = True) -> Iterator[Rows]:
-    """References to all records of a source, or its PackedRows, each of one bucket. write: False
-    for a dry run, which packs no files.
+def scanned(job: ConversionJob, source: Source) -> Iterator[Rows]:
+    """References to all records of a source, or its PackedRows, each of one bucket. A dry run
+    packs no files.
 
     Raises ConversionError if too many of them are rejected."""
     if isinstance(job.converter, Packer):
-        yield from _packed(job, job.converter, source, write)
+        yield from _packed(job, job.converter, source)
         return
     number = 0
     for refs in job.converter.scan(open_storage(source.uri), source):
@@ -77,16 +77,14 @@ def remove_packed_files(job: ConversionJob, split: str, *, of_job: bool = False)
     in_parallel(job.output.delete, paths)
 
 
-def _packed(
-    job: ConversionJob, packer: Packer, source: Source, write: bool
-) -> Iterator[PackedRows]:
+def _packed(job: ConversionJob, packer: Packer, source: Source) -> Iterator[PackedRows]:
     name = _name(job, source)
     file_bytes = _file_bytes(job)
     windows = enumerate(packer.windows(open_storage(source.uri), source))
     rejected = list[Rejected]()
     for number in itertools.count():
         path = job.path(f"_scratch/{name}-{number}")
-        table = _find_table(job.output, path) if write else None
+        table = None if job.dry_run else _find_table(job.output, path)
         body = None
         if table:
             again = itertools.islice(windows, int(table["windows"]))  # packed by an earlier run
@@ -96,7 +94,7 @@ def _packed(
                     "infeed or pyarrow. Remove it, and run the command again."
                 )
         else:
-            packing = _Packing(job, source, has_payloads=write)
+            packing = _Packing(job, source)
             while packing.num_bytes < file_bytes:
                 if not (window := next(windows, None)):
                     break
@@ -104,15 +102,15 @@ def _packed(
                 check_rejected(job, source.split, len(rejected), rejected)
             if not packing.windows:
                 break
-            if write:
+            if job.dry_run:
+                memory = io.BytesIO()
+                table = packing.write(memory)
+                body = memory.getvalue()
+            else:
                 with job.output.publish(path) as sink:
                     table = packing.write(sink)
                     sink.write(_zipped(table))
                     check_unchanged(source)  # before the file appears
-            else:
-                memory = io.BytesIO()
-                table = packing.write(memory)
-                body = memory.getvalue()
         yield from _rows(job, source, number, path, table, body)
     check_unchanged(source)  # if it became shorter, a window may be missing
 
@@ -145,11 +143,10 @@ class _Packing:
     num_bytes: of the records. windows, pieces: how many windows these are from, and how many pieces
     the windows have."""
 
-    def __init__(self, job: ConversionJob, source: Source, *, has_payloads: bool) -> None:
+    def __init__(self, job: ConversionJob, source: Source) -> None:
         self.num_bytes = self.windows = self.pieces = 0
         self._job = job
         self._source = source
-        self._has_payloads = has_payloads
         self._stored = list[bytes]()
         self._rows = list[np.ndarray]()
         self._hashes = list[np.ndarray]()
@@ -163,7 +160,7 @@ class _Packing:
         bounds = itertools.pairwise([0, *np.cumsum(pack.sizes).tolist()])
         payloads = [pack.data[begin:end] for begin, end in bounds]
         columns = {**pack.columns, "offset": pack.offsets, "crc32c": [*map(crc32c, payloads)]}
-        if not self._has_payloads:
+        if self._job.dry_run:
             payloads = [b""] * len(payloads)
         self._append(pack.keys, payloads, columns, pack.sizes, np.zeros(1))
         refs = [*map(bounded, pack.unusable)]

@@ -1,10 +1,11 @@
 """The plan of a split: the order-independent sums over its records, a sample of their sizes, and
 which records go into which shard. Pure but for the sample: no I/O, no Beam.
 
-Records are ordered by rank. References are sorted bucket by bucket, so there may be a billion of
-them. Where a converter changes the size of records (of a PNG to JPEG, say), a sample is converted
-before the plan: the records of lowest rank, a random choice that does not depend on the order of
-scanning: each piece of the scan offers its lowest, and the lowest of all are taken."""
+Records are ordered by rank. References are sorted bucket by bucket, and large buckets in parts, so
+there may be billions of them. Where a converter changes the size of records (of a PNG to JPEG,
+say), a sample is converted before the plan: the records of lowest rank, a random choice that does
+not depend on the order of scanning: each piece of the scan offers its lowest, and the lowest of all
+are taken."""
 
 import hashlib
 import heapq
@@ -36,6 +37,8 @@ ENCODER_VERSION = (
 )
 
 
+_ROWS_AT_ONCE = 1 << 20  # of a bucket: 300 bytes each while they are sorted
+_PACKED_AT_ONCE = 1 << 21  # 120 bytes each
 Rows = References | PackedRows
 
 
@@ -210,27 +213,48 @@ class SplitPlan:
         Not part of `digest`: the same data gives the same manifest from a disk and from gs://."""
         return f"{self.total.raw_digest:032x}" if self.total.raw_digest else None
 
-    def assign(self, bucket: int, pieces: Sequence[Any]) -> Iterator[tuple[int, Rows]]:
-        """Yields (shard, rows) for every shard that a bucket overlaps: rows in order, duplicates
-        rejected. pieces: References, or PackedRows."""
-        if isinstance(pieces[0], PackedRows):
-            rows = merged(pieces, self.job.most_rejected)
-            sizes = rows.framed_bytes
-        else:
-            rows = in_order(self.job.seed, self.split, concat(pieces))
-            sizes = framed_bytes(self.job, rows)
-            repeats = np.concatenate([[False], rows.key[1:] == rows.key[:-1]])
-            rows = rows.with_errors(repeats, DUPLICATE)
-        for shard, begin, end in self.cuts(bucket, sizes):
-            yield shard, rows.take(slice(begin, end))
+    def assign(self, bucket: int, values: Iterable[Any]) -> Iterator[tuple[int, Rows]]:
+        """Yields (shard, rows) for shards that a bucket overlaps, some more than once: rows in
+        order, duplicates rejected. values: References, or PackedRows; a large bucket is read
+        several times, as not all of its rows are in memory together."""
+        before = sum(sums.bytes for b, sums in self.sums.items() if b < bucket)
+        for pieces in self._parts(bucket, values):
+            if isinstance(pieces[0], PackedRows):
+                rows = merged(pieces, self.job.most_rejected)
+                sizes = rows.framed_bytes
+            else:
+                rows = in_order(self.job.seed, self.split, concat(pieces))
+                sizes = framed_bytes(self.job, rows)
+                repeats = np.concatenate([[False], rows.key[1:] == rows.key[:-1]])
+                rows = rows.with_errors(repeats, DUPLICATE)
+            for shard, begin, end in self._cuts(before, sizes):
+                yield shard, rows.take(slice(begin, end))
+            before += int(sizes.sum())
 
-    def cuts(self, bucket: int, sizes: np.ndarray) -> Iterator[tuple[int, int, int]]:
-        """(shard, begin, end) for every shard that a bucket overlaps. sizes: framed_bytes of its
-        rows, in order.
+    def _parts(self, bucket: int, values: Iterable[Any]) -> Iterator[Sequence[Any]]:
+        """The rows of a bucket, by ranges of ranks that have few of them. Ranks are uniform."""
+        at_once = _PACKED_AT_ONCE if isinstance(self.job.converter, Packer) else _ROWS_AT_ONCE
+        count = -(-self.sums[bucket].records // at_once)
+        if count == 1:
+            yield [*values]
+            return
+        size = (1 << 64) // self.job.num_buckets
+        edges = [bucket * size + size * part // count for part in range(count + 1)]
+        for begin, end in itertools.pairwise(edges):
+            pieces = (rows.take(self._between(rows, begin, end)) for rows in values)
+            if some := [rows for rows in pieces if len(rows)]:
+                yield some
+
+    def _between(self, rows: Rows, begin: int, end: int) -> np.ndarray:
+        rank = rows.ranks(self.job.seed, self.split)
+        return (rank >= np.uint64(begin)) & (rank <= np.uint64(end - 1))
+
+    def _cuts(self, before: int, sizes: np.ndarray) -> Iterator[tuple[int, int, int]]:
+        """(shard, begin, end) for every shard that rows overlap. before: framed bytes of all rows
+        before them. sizes: framed_bytes of each.
 
         shard = floor((bytes before the record + half its own) * shards / total bytes), in exact
         integers."""
-        before = sum(sums.bytes for b, sums in self.sums.items() if b < bucket)
         twice_middle = 2 * (before + np.cumsum(sizes) - sizes) + sizes
         first, last = map(self._shard_of, twice_middle[[0, -1]].tolist())
         # Shard s starts at the first row whose twice_middle reaches its lower edge. Python

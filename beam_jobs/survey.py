@@ -6,11 +6,14 @@ commit of the conversion removes the files."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from beam_jobs.converter import ConversionJob, Source
+from beam_jobs.flow import Flow
 from beam_jobs.packed_files import check_unchanged
+from beam_jobs.stored_job import StoredJob
 from pipeline.errors import ConversionError, RawDataError
 from pipeline.shards.typed_json import Json, JsonFile, read_sealed, sealed_line
 from pipeline.storage.storage import in_parallel, join, write_file
@@ -28,15 +31,10 @@ class Survey(ConversionJob):
     groups: Sequence[Sequence[Source]]
     name: str
 
-    @property
+    @cached_property
     def paths(self) -> list[str]:
         """The file of each group."""
         return [self.path(f"_scratch/{self.name}-{n}") for n in range(len(self.groups))]
-
-    @property
-    def elements(self) -> list[tuple[str, Sequence[Source]]]:
-        """The groups, each with its path."""
-        return [*zip(self.paths, self.groups, strict=True)]
 
     def num_seen(self) -> int:
         """How many groups have been looked at."""
@@ -70,20 +68,20 @@ def remove_surveys(job: ConversionJob) -> None:
     in_parallel(job.output.delete, [join(directory, name) for name in names])
 
 
-def pipeline_of_survey(job: Survey, options: Any) -> Any:
-    """The graph of a survey."""
-    import apache_beam as beam  # --help and --dry-run work without it
-
-    pipeline = beam.Pipeline(options=options)
-    groups = pipeline | "groups" >> beam.Create(job.elements)
-    job = replace(job, groups=(), sources=())  # workers get their own
-    _ = groups | "spread" >> beam.Reshuffle() | "look" >> beam.Map(look, job)
-    return pipeline
+def looked(start: Flow, stored: StoredJob) -> Flow:
+    """The chain of a survey. start: has one element, whatever it is."""
+    return start.each(groups, stored).spread().each(look, stored)
 
 
-def look(element: tuple[str, Sequence[Source]], job: Survey) -> None:
-    """(path, sources) -> writes what they show."""
-    path, sources = element
+def groups(_: Any, stored: StoredJob) -> Iterator[int]:
+    """The numbers of the groups."""
+    yield from range(len(stored.job.groups))
+
+
+def look(number: int, stored: StoredJob) -> Iterator[None]:
+    """Writes what the sources of a group show."""
+    job: Survey = stored.job
+    path, sources = job.paths[number], job.groups[number]
     if job.output.exists(path) and "sources" in _parsed(path, job.output.read(path)):
         return  # an error may be gone
     try:
@@ -93,6 +91,7 @@ def look(element: tuple[str, Sequence[Source]], job: Survey) -> None:
     for source in sources:
         check_unchanged(source)
     write_file(job.output, path, sealed_line(seen))
+    yield from ()
 
 
 def _parsed(path: str, data: bytes) -> Json:

@@ -5,7 +5,7 @@ import traceback
 import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from beam_jobs import graph
+from beam_jobs import stages
 from beam_jobs.commit import buried_messages
 from converters import idx_to_gcs
 from pipeline import errors
@@ -49,7 +49,7 @@ def test_a_worker_that_can_write_no_verdict_still_names_its_error(
 
     raw_mnist.write()
     flags = [f"--raw-data-dir={raw_mnist.directory}", f"--gcs-output-path={tmp_path}/out"]
-    monkeypatch.setattr(graph, "write_shard", full)
+    monkeypatch.setattr(stages, "write_shard", full)
     monkeypatch.setattr("beam_jobs.commit.Verdict.write", full)
     with pytest.raises(ConversionError) as raised:
         idx_to_gcs.main([*flags, f"--runner={runner}"])
@@ -63,7 +63,7 @@ def test_ctrl_c_in_a_local_worker_raises_without_waiting_for_a_verdict(
         raise KeyboardInterrupt
 
     raw_mnist.write()
-    monkeypatch.setattr(graph, "write_shard", interrupted)
+    monkeypatch.setattr(stages, "write_shard", interrupted)
     with pytest.raises(KeyboardInterrupt):
         idx_to_gcs.main(
             [f"--raw-data-dir={raw_mnist.directory}", f"--gcs-output-path={tmp_path}/out"]

@@ -7,7 +7,7 @@ import shutil
 import pytest
 from raw_data.changing import KINDS, CompressedTars, Folders, ImagesOfATable, other_bytes
 
-from beam_jobs import graph
+from beam_jobs import stages
 from pipeline.errors import ConversionError, InfeedError, RawDataError
 from pipeline.storage.local import LocalStorage
 
@@ -163,13 +163,13 @@ def test_raw_data_of_the_same_size_that_change_under_way_are_named(
     kind, raw_image_folder, raw_tables, tmp_path, monkeypatch
 ):
     data = KINDS[kind](raw_tables if kind == "a table's" else raw_image_folder)
-    write_shard = graph.write_shard
+    write_shard = stages.write_shard
 
     def changed_first(*args):
         data.change()
         return write_shard(*args)
 
-    monkeypatch.setattr(graph, "write_shard", changed_first)
+    monkeypatch.setattr(stages, "write_shard", changed_first)
     message = f"{data.changed()} (was written again|has .* when it was)"
     with pytest.raises((RawDataError, ConversionError), match=message):
         data.raw.convert(tmp_path / "out", *data.flags)

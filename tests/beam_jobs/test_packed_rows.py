@@ -6,7 +6,7 @@ import random
 import pytest
 from converted import ledger_of, records_of
 
-from beam_jobs import packed_files, packed_rows
+from beam_jobs import packed_files, packed_rows, plan
 from converters import table_to_gcs, text_to_gcs
 from converters.text import converter as text_converter
 from pipeline.errors import ConversionError
@@ -102,6 +102,16 @@ def test_how_much_is_read_at_once_changes_no_byte_and_no_rejected_row(
         assert ledger_of(tmp_path / name, "train") == ledger_of(tmp_path / "usual", "train")
 
 
+def test_a_large_bucket_that_is_planned_in_parts_changes_no_byte_and_no_rejected_row(
+    tmp_path, shard_digests, monkeypatch
+):
+    convert(tables(), tmp_path, tmp_path / "usual", *KEYS)
+    monkeypatch.setattr(plan, "_PACKED_AT_ONCE", 20)
+    convert(tables(), tmp_path, tmp_path / "parts", *KEYS)
+    assert shard_digests(tmp_path / "parts") == shard_digests(tmp_path / "usual")
+    assert ledger_of(tmp_path / "parts", "train") == ledger_of(tmp_path / "usual", "train")
+
+
 @pytest.mark.parametrize(("make", "flags"), [(tables, ()), (documents, ("--text-column=text",))])
 def test_gathering_makes_a_request_per_packed_file_and_shard(
     make, flags, tmp_path, small_files, bucket, gcs_server
@@ -121,7 +131,7 @@ def test_a_shard_without_rows_is_written(tmp_path):
 
 def stopped(directory, monkeypatch):
     """A conversion of tables that ends between packing and gathering; its packed files."""
-    monkeypatch.setattr("beam_jobs.graph.check_scanned", lambda *_: 1 / 0)
+    monkeypatch.setattr("beam_jobs.stages.check_scanned", lambda *_: 1 / 0)
     with pytest.raises(RuntimeError):
         convert(tables(), directory, directory / "out", *KEYS)
     monkeypatch.undo()

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep import examples
 
+from beam_jobs import plan as planning
 from beam_jobs.converter import ConversionJob, Source, group_of
 from beam_jobs.digests import BucketSums, add_sums, row_hashes
 from beam_jobs.plan import SplitPlan, by_bucket, framed_bytes, measure
@@ -232,6 +233,36 @@ def test_the_number_of_buckets_changes_no_shard_and_no_digest():
     large = dataclasses.replace(small, sources=(Source("train", "a.tar", Stat(100), 0, 10**12),))
     assert large.num_buckets == 256 > small.num_buckets == 8
     assert shards_of(*plan_of(small, refs)) == shards_of(*plan_of(large, refs))
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 7, 150])
+def test_large_buckets_are_planned_in_parts_that_change_no_shard(monkeypatch, rows_at_once):
+    plan, pieces = plan_of(make_job(), make_refs([*range(200), *range(20)]))
+    usual = shards_of(plan, pieces)
+    monkeypatch.setattr(planning, "_ROWS_AT_ONCE", rows_at_once)
+    assert shards_of(plan, pieces) == usual
+
+
+def test_a_large_bucket_takes_the_memory_of_a_part(monkeypatch):
+    plan, pieces = plan_of(make_job(), make_refs(range(80_000)))
+    (bucket, batch), *_ = pieces.items()
+    stored = [pickle.dumps(batch[0].take(slice(i, i + 500))) for i in range(0, len(batch[0]), 500)]
+
+    class Values:
+        def __iter__(self):
+            return map(pickle.loads, stored)
+
+    def peak():
+        tracemalloc.start()
+        try:
+            assert sum(len(rows) for _, rows in plan.assign(bucket, Values())) == len(batch[0])
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    whole = peak()
+    monkeypatch.setattr(planning, "_ROWS_AT_ONCE", len(batch[0]) // 10)
+    assert peak() < whole / 4
 
 
 def test_the_first_of_duplicate_keys_is_kept_and_the_others_are_rejected():

@@ -4,6 +4,7 @@ import pytest
 from stages import Stages
 
 from beam_jobs import graph
+from beam_jobs.flow import Flow
 from pipeline.commands import verify
 from pipeline.errors import InfeedError
 
@@ -76,12 +77,15 @@ def disturbed(raw_mnist, tmp_path, monkeypatch):
     def run(moment, *flags):
         second = []
 
-        class Disturbed(Stages):
-            def _all(self, stage, elements, *sides):
+        class Twin(Flow):
+            def each(self, stage, *given):
                 if stage.__name__ == moment:
                     monkeypatch.setattr(graph, "pipeline_of", Stages)
                     second.append(convert(*flags))
-                return super()._all(stage, elements, *sides)
+                return super().each(stage, *given)
+
+        class Disturbed(Stages):
+            flow = Twin
 
         monkeypatch.setattr(graph, "pipeline_of", Disturbed)
         first = convert("--num-train-shards=3")
@@ -92,14 +96,14 @@ def disturbed(raw_mnist, tmp_path, monkeypatch):
     return run
 
 
-@pytest.mark.parametrize("moment", ["_scan", "_assign", "_gather", "_commit"])
+@pytest.mark.parametrize("moment", ["scan", "assign", "gather", "commit"])
 def test_a_conversion_whose_temporary_file_a_twin_removed_finds_the_twins_shards(
     disturbed, tmp_path, shard_digests, moment
 ):
     first, second = disturbed(moment, "--num-train-shards=3")
     assert second == ""
     assert "\n" not in first
-    assert ("_scratch" in first) == (moment == "_scan")  # later on it takes the twin's shards
+    assert ("_scratch" in first) == (moment == "scan")  # later on it takes the twin's shards
     assert shard_digests(tmp_path / "out") == shard_digests(tmp_path / "alone")
     assert verify.main([str(tmp_path / "out")]) == 0
     assert not list((tmp_path / "out/_scratch").iterdir())
@@ -108,9 +112,9 @@ def test_a_conversion_whose_temporary_file_a_twin_removed_finds_the_twins_shards
 @pytest.mark.parametrize(
     ("moment", "flag", "refusal"),
     [
-        ("_scan", "--target-shard-bytes=1", "less than the mean record"),
-        ("_gather", "--num-train-shards=2", "another plan"),
-        ("_commit", "--seed=5", "another plan"),
+        ("scan", "--target-shard-bytes=1", "less than the mean record"),
+        ("gather", "--num-train-shards=2", "another plan"),
+        ("commit", "--seed=5", "another plan"),
     ],
 )
 def test_a_refused_command_keeps_the_temporary_file_of_a_running_conversion(

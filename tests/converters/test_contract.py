@@ -85,8 +85,8 @@ def converted(request, tmp_path_factory):
 
 
 def scanned(converter, sources):
-    job = ConversionJob(converter, sources, "nowhere")
-    batches = ([*packed_files.scanned(job, source, write=False)] for source in sources)
+    job = ConversionJob(converter, sources, "nowhere", dry_run=True)
+    batches = ([*packed_files.scanned(job, source)] for source in sources)
     return [[row for rows in several for row in rows_of(rows)] for several in batches]
 
 

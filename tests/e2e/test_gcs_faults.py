@@ -8,7 +8,7 @@ import pytest
 from fake_gcs.server import Status
 from stages import without_beam
 
-from beam_jobs import graph
+from beam_jobs import stages
 from beam_jobs.launch import exit_with
 from beam_jobs.ledger import Receipt
 from converters import imagenet_to_gcs
@@ -92,7 +92,7 @@ def one_error(ended):
 def test_a_raw_object_that_vanishes_after_the_scan_is_named(
     raw, bucket, gcs_server, run, goes_on, monkeypatch
 ):
-    name, write_shard, begun = bucket.removeprefix("gs://"), graph.write_shard, []
+    name, write_shard, begun = bucket.removeprefix("gs://"), stages.write_shard, []
     data = gcs_server.read(name, TRAIN)
 
     def vanished(*args):
@@ -101,7 +101,7 @@ def test_a_raw_object_that_vanishes_after_the_scan_is_named(
             gcs_server.delete(name, TRAIN)
         return write_shard(*args)
 
-    monkeypatch.setattr(graph, "write_shard", vanished)
+    monkeypatch.setattr(stages, "write_shard", vanished)
     said = one_error(run("--splits=train"))
     assert f"cannot read {raw}/ILSVRC2012_img_train.tar: there is no such object (404)" in said
     monkeypatch.undo()

@@ -278,7 +278,7 @@ class TestConversions:
 
     def test_a_packed_file_is_used_again_unless_it_is_damaged(self, tmp_path, monkeypatch):
         raw, packed = RawTexts(tmp_path / "raw").write(), []
-        monkeypatch.setattr("beam_jobs.graph.check_scanned", lambda *_: 1 / 0)
+        monkeypatch.setattr("beam_jobs.stages.check_scanned", lambda *_: 1 / 0)
         with pytest.raises(RuntimeError):
             raw.convert(tmp_path / "out", *self.FLAGS)
         monkeypatch.undo()
@@ -291,7 +291,7 @@ class TestConversions:
 
     def test_a_damaged_row_of_a_packed_file_never_reaches_a_shard(self, tmp_path, monkeypatch):
         raw = RawTexts(tmp_path / "raw").write()
-        monkeypatch.setattr("beam_jobs.graph.check_scanned", lambda *_: 1 / 0)
+        monkeypatch.setattr("beam_jobs.stages.check_scanned", lambda *_: 1 / 0)
         with pytest.raises(RuntimeError):
             raw.convert(tmp_path / "out", *self.FLAGS)
         monkeypatch.undo()
