@@ -114,24 +114,27 @@ class RowConverter:
         assert self.held_out
         tables = {source.uri: source for source in sources}.values()
         blocks = ((table, block) for table in tables for block in self._blocks(table))
-        groups = (pair for table, block in blocks for pair in self._groups(table, block))
+        groups = (pair for table, block in blocks for pair in self._groups(table, block, True))
         return replace(self, held_out=self.held_out.stratified(groups))
 
-    def _groups(self, source: Source, block: Block) -> Iterator[tuple[str, str]]:
-        """The class of each row, and what decides its split: the key; or the content, so that equal
+    def _groups(
+        self, source: Source, block: Block, has_classes: bool
+    ) -> Iterator[tuple[str, str]]:
+        """The class of each row, if classes matter, and what decides its split: the key; or the content, so that equal
         rows are in one split, and adding, moving or storing rows in other tables moves none."""
         held_out = self.held_out
         assert held_out
         keys, errors = self._keys(source, block)
         contents = contents_of(self.columns, block, self.format) if self.by_content else keys
-        has_cells = bool(held_out.column or held_out.strata)
+        has_cells = has_classes or bool(held_out.column)
         for row, key in enumerate(keys):
             if row in errors:
                 yield "", key
                 continue
             cells = block.row(row).cells if has_cells else {}
             content = contents[row] if self.by_content else ""
-            yield class_of(self.columns, cells), group_of(held_out, cells, key, content)
+            stratum = class_of(self.columns, cells) if has_classes else ""
+            yield stratum, group_of(held_out, cells, key, content)
 
     def _keys(self, source: Source, block: Block) -> tuple[list[str], dict[int, str]]:
         """The key of each row in its split, and the errors of those that cannot be read."""
@@ -148,7 +151,7 @@ class RowConverter:
     def pack(self, source: Source, number: int, window: Block) -> Pack:
         del number  # keys are unique in the source
         if self.held_out:
-            groups = self._groups(source, window)
+            groups = self._groups(source, window, bool(self.held_out.strata))
             splits = [self.held_out.split_of(group, stratum) for stratum, group in groups]
             window = window.take(np.flatnonzero(np.array(splits, object) == source.split))
         places, errors = self._keys(source, window)

@@ -349,6 +349,18 @@ def test_a_column_decides_and_classes_have_their_shares(tmp_path, capsys):
     assert "--stratify holds out the same fraction of each class." in said
 
 
+@pytest.mark.parametrize("flags", [(), ("--key-column=value",), ("--split-by=name",)])
+def test_each_class_of_a_table_has_its_share(tmp_path, flags):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    rows = [f"{'rare' if n % 25 == 0 else 'often'},{n}" for n in range(1000)]
+    (raw / "all.csv").write_text("\n".join(["kind,value", *rows]))
+    flags = ["--validation-fraction=0.1", "--stratify", "--label-column=kind", *flags]
+    out = convert(raw, tmp_path / "out", *flags, of=table_to_gcs)
+    counts = Counter(each["kind"] for each in open_dataset(out, split="validation").examples())
+    assert sorted(counts.values()) == [4, 96]
+
+
 def test_a_pattern_that_finds_nothing_in_a_name_names_it(tmp_path):
     raw = photographs(tmp_path / "raw", 0.0)
     with pytest.raises(
