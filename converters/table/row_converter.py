@@ -117,11 +117,10 @@ class RowConverter:
         groups = (pair for table, block in blocks for pair in self._groups(table, block, True))
         return replace(self, held_out=self.held_out.stratified(groups))
 
-    def _groups(
-        self, source: Source, block: Block, has_classes: bool
-    ) -> Iterator[tuple[str, str]]:
-        """The class of each row, if classes matter, and what decides its split: the key; or the content, so that equal
-        rows are in one split, and adding, moving or storing rows in other tables moves none."""
+    def _groups(self, source: Source, block: Block, has_classes: bool) -> Iterator[tuple[str, str]]:
+        """The class of each row, if classes matter, and what decides its split: the key; or the
+        content, so that equal rows are in one split, and adding, moving or storing rows in other
+        tables moves none."""
         held_out = self.held_out
         assert held_out
         keys, errors = self._keys(source, block)

@@ -12,9 +12,8 @@ from pipeline.checks import check_number
 from pipeline.errors import CorruptRecordError, EmptySplitError, OptionError
 from pipeline.hosts import ONE_HOST, Hosts
 from pipeline.shards.frames import crc32c
-from pipeline.shards.naming import index_file
 from pipeline.shards.schema import Feature, Schema
-from pipeline.shards.split_index import INDEX_HEADER_BYTES, INDEX_ROW_BYTES
+from pipeline.shards.split_index import SplitIndex
 from pipeline.sources.concatenated import Concatenated
 from pipeline.sources.dataset import Dataset
 from pipeline.sources.indexed_records import IndexedRecords
@@ -33,13 +32,11 @@ stateless: Any = tf.random.experimental  # pyright: ignore[reportAttributeAccess
 
 
 class Piece(NamedTuple):
-    """Consecutive records of a shard. path: of the shard; skipped: its records before them.
-    lengths: the path of their split's index, row: of the first one there. first: its number in the
-    data."""
+    """Consecutive records of a shard. path: of the shard. of_split: its index, row: of the first
+    one there. size: how many they are. first: the number of the first one in the data."""
 
     path: str
-    skipped: int
-    lengths: str
+    of_split: SplitIndex
     row: int
     size: int
     first: int = 0
@@ -165,18 +162,17 @@ def _pieces(records: Any) -> list[Piece]:
             f"{records.info.name} is not made of indexed TFRecord files. tf_data.train_dataset and "
             "eval_dataset read it."
         )
-    directory = records.manifest.directory
+    directory, index = records.manifest.directory, records.index
     scheme, colon, _ = directory.partition("://")
     if colon and scheme not in tf.io.gfile.get_registered_schemes():
         raise OptionError(
             f"TensorFlow cannot read {scheme}:// here. tf_data.train_dataset and eval_dataset can: "
             "infeed reads for them."
         )
-    index = join(directory, index_file(records.split))
-    starts = records.index.shard_starts.tolist()
+    rows = index.shard_starts.tolist()
     return [
-        Piece(join(directory, shard.file), 0, index, row, shard.records)
-        for shard, row in zip(records.entry.shards, starts, strict=False)
+        Piece(join(directory, shard.file), index, row, shard.records)
+        for shard, row in zip(records.entry.shards, rows, strict=False)
     ]
 
 
@@ -189,44 +185,43 @@ def _cut(pieces: Sequence[Piece], which: range) -> list[Piece]:
         skipped = max(which.start - begin, 0)
         count = min(which.stop, end) - begin - skipped
         if count > 0:
-            found.append(
-                piece._replace(
-                    skipped=piece.skipped + skipped,
-                    row=piece.row + skipped,
-                    first=piece.first + skipped,
-                    size=count,
-                )
-            )
+            row, first = piece.row + skipped, piece.first + skipped
+            found.append(piece._replace(row=row, first=first, size=count))
     return found
 
 
 def _table(pieces: Sequence[Piece]) -> tuple[Any, ...]:
-    """Their fields, each as one tensor."""
-    dtypes = (tf.string, tf.int64, tf.string, tf.int64, tf.int64, tf.int64)
+    """What `_read` needs of them: path, the byte at which they begin, size and first."""
+    rows = [
+        (piece.path, piece.of_split.locate_one(piece.row)[1], piece.size, piece.first)
+        for piece in pieces
+    ]
+    dtypes = (tf.string, tf.int64, tf.int64, tf.int64)
     return tuple(
-        tf.constant([piece[field] for piece in pieces], dtype) for field, dtype in enumerate(dtypes)
+        tf.constant([row[column] for row in rows], dtype) for column, dtype in enumerate(dtypes)
     )
 
 
 def _read(buffer_bytes: int, *fields: Any) -> tf.data.Dataset:
-    """The payloads of a piece, with their rows in the index and their numbers.
+    """The payloads of a piece, with their numbers. fields: see _table.
 
     From a damaged frame on, or the end of a file that is too short, payloads are empty: an error of
     tf.data would not name the file."""
-    piece = Piece(*fields)
-    payloads = tf.data.TFRecordDataset(piece.path, buffer_size=buffer_bytes).ignore_errors(True)
-    payloads = payloads.concatenate(tf.data.Dataset.from_tensors(b"").repeat())
-    rows = tf.data.FixedLengthRecordDataset(
-        piece.lengths, INDEX_ROW_BYTES, INDEX_HEADER_BYTES + INDEX_ROW_BYTES * piece.row
+    path, begin, size, first = fields
+    # TFRecordDataset has no offset: it would read all that comes before
+    opened = tf.raw_ops.TFRecordDatasetV2(
+        filenames=[path], compression_type="", buffer_size=buffer_bytes, byte_offsets=[begin]
     )
-    numbers = tf.data.Dataset.range(piece.first, piece.first + piece.size)
-    return tf.data.Dataset.zip(payloads.skip(piece.skipped), rows, numbers)
+    payloads: Any = tf.data.experimental.from_variant(opened, tf.TensorSpec([], tf.string))
+    payloads = payloads.ignore_errors(True)
+    payloads = payloads.concatenate(tf.data.Dataset.from_tensors(b"").repeat())
+    return tf.data.Dataset.zip(payloads, tf.data.Dataset.range(first, first + size))
 
 
-def _checked(
-    records: Records, payloads: np.ndarray, numbers: np.ndarray, crcs: np.ndarray
-) -> np.ndarray:
-    """The checksums of the index. Raises CorruptRecordError where the records have others."""
+def _checked(records: Records, payloads: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """The checksums in the index. Raises CorruptRecordError where the records have others."""
+    assert records.info.crcs is not None
+    crcs = records.info.crcs[numbers]
     wrong = numbers[crcs != np.array([*map(crc32c, payloads)], np.uint32)]
     if wrong.size:
         raise CorruptRecordError(
@@ -255,10 +250,9 @@ def _epoch(
 
     def parsed(number: Any, columns: tuple[Any, ...]) -> dict[str, Any]:
         within = None if key is None else stateless.stateless_fold_in(key, number)
-        payloads, rows, numbers = shuffled(columns, within)
-        crcs = tf.bitcast(tf.reshape(tf.io.decode_raw(rows, tf.int32), (-1, 2))[:, 1], tf.uint32)
+        payloads, numbers = shuffled(columns, within)
         check = partial(_checked, data)
-        checked = tf.numpy_function(check, [payloads, numbers, crcs], tf.uint32, stateful=False)
+        checked = tf.numpy_function(check, [payloads, numbers], tf.uint32, stateful=False)
         with tf.control_dependencies([checked]):
             found = tf.io.parse_example(payloads, features) if features else {"record": payloads}
         index = tf.cast(numbers, tf.int32)

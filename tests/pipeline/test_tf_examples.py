@@ -237,6 +237,18 @@ def test_another_shard_in_place_of_one_is_an_error(images, numbers_of, tmp_path)
         list(tf_data.examples(data, shuffle=True).take(8))
 
 
+def test_a_host_reads_nothing_before_its_own_records_of_a_file(numbers_of, tmp_path):
+    data = Path(shutil.copytree(numbers_of(40), tmp_path / "data"))
+    (shard,) = data.glob("train-*")
+    frame = shard.stat().st_size // 40
+    contents = shard.read_bytes()
+    for host in range(8):
+        dataset = tf_data.examples(data, hosts=Hosts(host, 8))
+        begin, end = 5 * host * frame, 5 * (host + 1) * frame
+        shard.write_bytes(b"\xff" * begin + contents[begin:end] + b"\xff" * (len(contents) - end))
+        assert len(numbers(dataset)) == 5
+
+
 @pytest.mark.parametrize("count", [0, 1, 12345, 10**6])
 def test_the_header_of_an_index_has_always_the_same_size(count):
     data = encode_index(np.zeros((count, 2), np.uint32))
