@@ -33,11 +33,19 @@ FLAGS = ["--runner=dataflow", "--project=my-project", "--region=us-central1"]
 BIRDS = "from converters.imagenet.converter import ImagenetConverter\n\nclass Birds(ImagenetConverter):\n    pass\n"
 LAUNCHER = """
 import signal
+import dataclasses, os
 import birds
+from beam_jobs import stored_job
 from beam_jobs.runners import dataflow_job
-from beam_jobs.launch import exit_with
-from converters import imagenet_to_gcs
+from beam_jobs.launch import exit_with, launch
+from converters import command_line, imagenet_to_gcs
 dataflow_job.POLL_SECONDS = 0.1
+stored_job._SMALL_BYTES = 0  # as jobs are for which Dataflow is needed
+def launch_with_sources(job, *given):
+    sources = [dataclasses.replace(job.sources[0], uri=f"{job.sources[0].uri}.{n}") for n in range(100_000)]
+    return launch(dataclasses.replace(job, sources=tuple(sources)), *given)
+if "MANY_SOURCES" in os.environ:
+    command_line.launch = launch_with_sources
 imagenet_to_gcs.ImagenetConverter = birds.Birds
 # Who was started in the background inherits that Ctrl-C is ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -86,12 +94,12 @@ def start(service, place, wheel, fork_server, tmp_path_factory):
     """start("out", *flags): a context with the command as a user runs it."""
 
     @contextlib.contextmanager
-    def started(out, *more, key=None):
+    def started(out, *more, key=None, **variables):
         flags = f"--raw-data-dir={place[0]} --label-file={place[0]}/synsets.txt".split()
         flags += f"--gcs-output-path=gs://{BUCKET}/{out} --num-train-shards=3".split()
         flags += [f"--extra_package={wheel}", *FLAGS, *service.flags, *more]
         path = os.pathsep.join([str(wheel.parent), str(ROOT), os.environ.get("PYTHONPATH", "")])
-        env = os.environ | {"PYTHONPATH": path}
+        env = os.environ | {"PYTHONPATH": path} | variables
         if key:
             flags.remove("--no_auth")
             env["GOOGLE_APPLICATION_CREDENTIALS"] = key
@@ -148,6 +156,7 @@ def test_the_staged_artifacts_alone_convert_to_the_digests_of_a_local_run(
         assert manifest.pop("checksum")
     assert found == golden
     assert manifests[0] == manifests[1]
+    assert not list(gcs_server.objects(BUCKET, "out/_scratch/"))
 
 
 def test_the_launcher_shows_link_states_complaints_counters_and_the_verdict(story):
@@ -284,6 +293,14 @@ def test_credentials_are_used_and_show_in_nothing_that_is_printed_staged_or_subm
     staged = execution.stage(gcs_server, submitted["body"], tmp_path)
     told = [text.encode() for text in (detached.printed, json.dumps(submitted["body"]))]
     credentials.assert_not_in(*told, *(path.read_bytes() for path in staged.values()))
+
+
+def test_a_job_of_100000_sources_is_far_smaller_than_what_the_service_takes(service, start):
+    service.order()
+    with start("many", "--detach", MANY_SOURCES="1") as launcher:
+        assert launcher.wait(60)[0] == 0, launcher.printed
+    (submitted,) = service.requests("POST")
+    assert len(json.dumps(submitted["body"])) < 1_000_000
 
 
 @pytest.mark.parametrize("flags", [[], ["--cancel-on-interrupt"]], ids=["left", "cancelled"])

@@ -29,6 +29,10 @@ class Orders:
     requests: list[dict[str, Any]] = field(default_factory=list)
 
 
+MOST_BYTES = 20_000_000  # as the service: https://cloud.google.com/dataflow/quotas
+TOO_LARGE = "The job graph is too large. Please try again with a smaller job graph."
+
+
 class Handler(BaseHTTPRequestHandler):
     """One connection."""
 
@@ -40,9 +44,14 @@ class Handler(BaseHTTPRequestHandler):
         """The orders hold a log."""
 
     def serve(self):
-        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"null")
+        sent = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         with self.lock:
-            status, answer = self.answer(urlsplit(self.path).path, body)
+            status, answer = self.answer(urlsplit(self.path).path, json.loads(sent or b"null"))
+        if len(sent) > MOST_BYTES:
+            status, answer = (
+                400,
+                {"error": {"code": 400, "message": TOO_LARGE, "status": "INVALID"}},
+            )
         data = json.dumps(answer).encode()
         self.send_response_only(status)
         self.send_header("Content-Type", "application/json")
