@@ -216,7 +216,7 @@ def planned_requests(records: IndexedRecords) -> Requests:
             ids = order.rows(order.advance(order.start, step), [range(batch)]).record_ids
             yield ids, records.weigh(ids)
 
-    lookahead = Lookahead(groups(), ahead, info.num_records)
+    lookahead = Lookahead(groups(), ahead)
     requests = num_bytes = 0
     for group in lookahead:
         ids, starts = lookahead.due(lambda ids: read_starts(records.index.locate(ids)))

@@ -46,7 +46,8 @@ FILE_NAME_KEYS = ("image/filename", "file_name")
 class Places(Protocol):
     """Where records are in their files; implemented by SplitIndex."""
 
-    lengths: np.ndarray
+    @property
+    def lengths(self) -> np.ndarray: ...
 
     def locate(self, record_ids: np.ndarray) -> Location: ...
 
@@ -71,7 +72,7 @@ class IndexedReading(Iterable[list[Record]]):
         self._index = index
         self._ahead_bytes = ahead_bytes
         self._join_bytes = MAX_READ_BYTES if storage.remote else COPY_BYTES
-        self._lookahead = Lookahead(groups, ahead_bytes, len(index.lengths))
+        self._lookahead = Lookahead(groups, ahead_bytes)
         # groups, and the reads that each waits for
         self._planned = deque[tuple[np.ndarray, int]]()
         self._asked = deque[_Read]()

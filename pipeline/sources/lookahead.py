@@ -15,20 +15,18 @@ class Lookahead(Iterator[np.ndarray]):
     """Yields groups of record ids (int64) as they come due, and looks ahead at groups with a total
     weight of `ahead`.
 
-    groups: ids below num_records, and their weight. A record in sight is read once, however often
-    it is used: `due` returns the records to read, `used` those that may be dropped."""
+    groups: ids, and their weight. A record in sight is read once, however often it is used: `due`
+    returns the records to read, `used` those that may be dropped. Memory does not depend on how
+    many records there are that no group in sight uses."""
 
-    def __init__(
-        self, groups: Iterable[tuple[np.ndarray, int]], ahead: int, num_records: int
-    ) -> None:
+    def __init__(self, groups: Iterable[tuple[np.ndarray, int]], ahead: int) -> None:
         self._groups = iter(groups)
         self._ahead = ahead
         self._sight = deque[tuple[np.ndarray, int]]()
         self._sight_weight = 0
         self.due_weight = 0  # of the last group yielded
         self._seen = self._due = 0  # groups
-        # of each record by the groups in sight: 4 bytes, a fourth of what the index takes
-        self._uses = np.zeros(num_records, np.int32)
+        self._uses = _NONE  # the records of the groups in sight, ascending, once per use
         # records, ascending, and the first group that needs each
         self._unread = self._needed_by = _NONE
 
@@ -61,13 +59,17 @@ class Lookahead(Iterator[np.ndarray]):
 
     def sees(self, record_id: int) -> bool:
         """Whether a group in sight has yet to use a record."""
-        return bool(self._uses[record_id])
+        return bool(_among(self._uses, np.array([record_id]))[0])
 
     def used(self, group: np.ndarray) -> np.ndarray:
         """Notes one use of each record of a group; returns the records for which it was the last
         use in sight."""
-        np.subtract.at(self._uses, group, 1)
-        return _distinct(group[self._uses[group] == 0])
+        ids = np.sort(group)
+        earlier = np.arange(len(ids)) - np.searchsorted(ids, ids)  # uses by the group itself
+        kept = np.ones(len(self._uses), bool)
+        kept[np.searchsorted(self._uses, ids) + earlier] = False
+        self._uses = self._uses[kept]
+        return ids[(earlier == 0) & ~_among(self._uses, ids)]
 
     def _look(self) -> None:
         unread = [self._unread]
@@ -90,12 +92,12 @@ class Lookahead(Iterator[np.ndarray]):
 
     def _count(self, group: np.ndarray) -> np.ndarray:
         """Notes the uses by a group; returns the records that no other one in sight needs."""
-        fresh = _distinct(group[self._uses[group] == 0])
-        np.add.at(self._uses, group, 1)
+        ids = np.sort(group)
+        fresh = ids[(np.diff(ids, prepend=-1) != 0) & ~_among(self._uses, ids)]
+        self._uses = np.insert(self._uses, np.searchsorted(self._uses, ids), ids)
         return fresh
 
 
-def _distinct(ids: np.ndarray) -> np.ndarray:
-    """The ids, ascending. np.unique takes ten times as long."""
-    ids = np.sort(ids)
-    return ids[np.diff(ids, prepend=-1) != 0]
+def _among(ascending: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """bool [n]: which of the ids are among others, which are ascending."""
+    return np.searchsorted(ascending, ids, "right") > np.searchsorted(ascending, ids)

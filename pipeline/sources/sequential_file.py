@@ -223,7 +223,7 @@ class SequentialReading(Iterable[list[Record]]):
         self._files = files
         self._firsts = np.array([file.first for file in files])
         self._ahead_bytes = ahead_bytes
-        self._lookahead = Lookahead(groups, ahead_bytes, sum(file.records for file in files))
+        self._lookahead = Lookahead(groups, ahead_bytes)
         self._cursors: dict[int, list[_Cursor]] = defaultdict(list)  # by file
         self._owners = dict[_Cursor, int]()  # of all cursors, the least recently used first
         self._kept = dict[int, Record]()

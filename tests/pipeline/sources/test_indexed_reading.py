@@ -161,7 +161,7 @@ def neighbours(ids):
 def reads_of(groups, ahead):
     """Drives a Lookahead as a reader does, and checks what a reader relies on. The reads, group by group."""
     lookahead, kept, reads = (
-        Lookahead(((np.array(group), len(group)) for group in groups), ahead, 31),
+        Lookahead(((np.array(group), len(group)) for group in groups), ahead),
         set(),
         [],
     )
@@ -211,7 +211,7 @@ def test_the_look_ahead_requests_no_more_groups_than_it_covers():
             asked.append(i)
             yield np.array([i]), 1
 
-    lookahead = Lookahead(groups(), 3, 100)
+    lookahead = Lookahead(groups(), 3)
     next(lookahead)
     assert asked == [0, 1, 2, 3]
     next(lookahead)

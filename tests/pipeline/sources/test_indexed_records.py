@@ -110,9 +110,8 @@ def test_on_a_disk_a_large_record_is_a_read_of_its_own(tmp_path, monkeypatch, re
         LocalStorage.read_ranges,
     )
     (tmp_path / "shard").write_bytes(b"".join(map(frame, payloads)))
-    index = SplitIndex(
-        np.array(sizes, np.uint32), np.array(list(map(crc32c, payloads)), np.uint32), [len(sizes)]
-    )
+    rows = np.array([sizes, list(map(crc32c, payloads))], np.uint32).T
+    index = SplitIndex(rows, [len(sizes)])
 
     def counting(self, ranges):
         return read_ranges(self, (asked.append(place) or place for place in ranges))
