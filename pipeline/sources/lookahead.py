@@ -16,10 +16,18 @@ class Lookahead(Iterator[np.ndarray]):
     weight of `ahead`.
 
     groups: ids, and their weight. A record in sight is read once, however often it is used: `due`
-    returns the records to read, `used` those that may be dropped. Memory does not depend on how
-    many records there are that no group in sight uses."""
+    returns the records to read, `used` those that may be dropped. Memory is only for records in
+    sight.
 
-    def __init__(self, groups: Iterable[tuple[np.ndarray, int]], ahead: int) -> None:
+    places_of: ids, ascending -> int64 [k, n], what is known of each record. The first of these k
+    columns has the ids, by default the only one."""
+
+    def __init__(
+        self,
+        groups: Iterable[tuple[np.ndarray, int]],
+        ahead: int,
+        places_of: Callable[[np.ndarray], np.ndarray] = lambda ids: ids[np.newaxis],
+    ) -> None:
         self._groups = iter(groups)
         self._ahead = ahead
         self._sight = deque[tuple[np.ndarray, int]]()
@@ -27,8 +35,9 @@ class Lookahead(Iterator[np.ndarray]):
         self.due_weight = 0  # of the last group yielded
         self._seen = self._due = 0  # groups
         self._uses = _NONE  # the records of the groups in sight, ascending, once per use
-        # records, ascending, and the first group that needs each
-        self._unread = self._needed_by = _NONE
+        self._places_of = places_of
+        self._unread = places_of(_NONE)  # of records, ascending
+        self._needed_by = _NONE  # the first group that needs each
 
     def __next__(self) -> np.ndarray:
         self._look()
@@ -40,22 +49,22 @@ class Lookahead(Iterator[np.ndarray]):
         return group
 
     def due(self, starts_of: Callable[[np.ndarray], np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Records to read now, ascending, and the indices at which reads start; the records then
-        count as read.
+        """The places of the records to read now, ascending, and the indices at which reads start;
+        the records then count as read.
 
-        Each read contains at least one record that is due. starts_of: ascending record ids ->
-        indices at which reads of them start, the first 0. Both results are int64, and empty if
-        everything due has been read before."""
+        Each read contains at least one record that is due. starts_of: places -> indices at which
+        reads of them start, the first 0. Both results are int64, and empty if everything due has
+        been read before."""
         if not (self._needed_by <= self._due).any():
-            return _NONE, _NONE
+            return self._unread[:, :0], _NONE
         starts = starts_of(self._unread)
-        lengths = np.diff(starts, append=len(self._unread))
+        lengths = np.diff(starts, append=len(self._needed_by))
         is_due = np.minimum.reduceat(self._needed_by, starts) <= self._due
         now = np.repeat(is_due, lengths)
-        ids = self._unread[now]
-        self._unread = self._unread[~now]
+        places = self._unread[:, now]
+        self._unread = self._unread[:, ~now]
         self._needed_by = self._needed_by[~now]
-        return ids, np.cumsum(lengths[is_due]) - lengths[is_due]
+        return places, np.cumsum(lengths[is_due]) - lengths[is_due]
 
     def sees(self, record_id: int) -> bool:
         """Whether a group in sight has yet to use a record."""
@@ -82,12 +91,13 @@ class Lookahead(Iterator[np.ndarray]):
             self._sight.append((group, weight))
             self._sight_weight += weight
             self._seen += 1
-            unread.append(self._count(group))
-            needed_by.append(np.full(len(unread[-1]), self._seen))
+            fresh = self._count(group)
+            unread.append(self._places_of(fresh))
+            needed_by.append(np.full(len(fresh), self._seen))
         if len(unread) > 1:
-            ids = np.concatenate(unread)
-            order = np.argsort(ids, kind="stable")  # merges what is sorted
-            self._unread = ids[order]
+            places = np.concatenate(unread, axis=1)
+            order = np.argsort(places[0], kind="stable")  # merges what is sorted
+            self._unread = places[:, order]
             self._needed_by = np.concatenate(needed_by)[order]
 
     def _count(self, group: np.ndarray) -> np.ndarray:

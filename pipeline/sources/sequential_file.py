@@ -230,7 +230,7 @@ class SequentialReading(Iterable[list[Record]]):
 
     def __iter__(self) -> Iterator[list[Record]]:
         for group in self._lookahead:
-            due, _ = self._lookahead.due(lambda ids: np.arange(len(ids)))
+            (due,), _ = self._lookahead.due(lambda places: np.arange(places.shape[1]))
             self._read(due)
             records = [self._kept[record_id] for record_id in group.tolist()]
             for record_id in self._lookahead.used(group).tolist():

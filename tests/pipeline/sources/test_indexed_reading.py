@@ -153,8 +153,9 @@ def test_short_records_take_no_more_memory_than_long_ones(tmp_path, kind):
     assert peak < 2.5 * budget
 
 
-def neighbours(ids):
+def neighbours(places):
     """A read goes over records that follow each other."""
+    (ids,) = places
     return np.flatnonzero(np.diff(ids, prepend=-2) != 1)
 
 
@@ -166,7 +167,7 @@ def reads_of(groups, ahead):
         [],
     )
     for group in lookahead:
-        ids, starts = lookahead.due(neighbours)
+        (ids,), starts = lookahead.due(neighbours)
         found = [run.tolist() for run in np.split(ids, starts[1:])] if len(ids) else []
         assert not kept & set(ids.tolist())  # what is there is not read again
         # and nothing that is not due by itself
