@@ -274,7 +274,8 @@ def _names(job: ConversionJob, folder: str) -> list[str]:
 
 def _files_of(split: str) -> Sequence[str]:
     """The files of a split besides its shards and receipts."""
-    return naming.index_file(split), naming.rejects_file(split), naming.summary_file(split)
+    names = (naming.index_file, naming.parts_file, naming.rejects_file, naming.summary_file)
+    return [name(split) for name in names]
 
 
 def read_claim(job: ConversionJob, split: str) -> Claim:

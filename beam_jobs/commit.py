@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
-import numpy as np
-
 from beam_jobs.claims import check_mergeable, renew_claim
 from beam_jobs.converter import ConversionJob
 from beam_jobs.copies import Counted
@@ -35,18 +33,16 @@ from beam_jobs.summary import empty_folders, in_words, odd_shares, summarize, wr
 from pipeline.errors import ConversionError, InfeedError, StorageError
 from pipeline.packages import version_of
 from pipeline.shards.copies import update_copies
-from pipeline.shards.frames import crc32c
+from pipeline.shards.index_writer import write_index
 from pipeline.shards.manifest import Manifest, SplitEntry, find_manifest, update_manifest
 from pipeline.shards.naming import (
     MANIFEST_FILE,
-    index_file,
     rejects_file,
     shard_files,
     verdict_file,
 )
 from pipeline.shards.schema import update_statistics
 from pipeline.shards.sidecars import SIDECAR_FILES, write_sidecars
-from pipeline.shards.split_index import encode_index
 from pipeline.shards.typed_json import Count, JsonFile, read_sealed, sealed_line
 from pipeline.storage.storage import Storage, write_file
 
@@ -194,12 +190,12 @@ def commit_split(
 
 def _publish_index(plan: SplitPlan, proven: Ledger) -> SplitEntry:
     job = plan.job
-    data = encode_index(np.concatenate(proven.rows))
-    write_file(job.output, job.path(index_file(plan.split)), data)
+    records = sum(shard.records for shard in proven.shards)
+    crc = write_index(job.output, job.output_dir, plan.split, records, proven.rows)
     sources = job.sources_of(plan.split)
     return SplitEntry(
         shards=tuple(proven.shards),
-        index_crc32c=crc32c(data),
+        index_crc32c=crc,
         plan_digest=plan.digest,
         key_digest=f"{proven.key_digest:032x}",
         seed=job.seed,

@@ -14,6 +14,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,9 +51,9 @@ from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import Manifest, read_manifest
 from pipeline.shards.schema import COLUMNS, Feature, Labels, read_statistics
 from pipeline.sizes import format_bytes
-from pipeline.sources.indexed_records import MAX_READ_BYTES, IndexedRecords, read_starts
+from pipeline.sources.indexed_records import MAX_READ_BYTES, IndexedRecords, places_of, read_starts
 from pipeline.sources.lookahead import Lookahead
-from pipeline.sources.records import fetch_payload
+from pipeline.sources.records import RECORD_OBJECT_BYTES, fetch_payload
 from pipeline.storage.schemes import open_storage
 from pipeline.tokenizers import TextInfo
 
@@ -207,7 +208,7 @@ def planned_requests(records: IndexedRecords) -> Requests:
         block = order.block_records
         requests = batch / block * (1 + block * mean_bytes / MAX_READ_BYTES)
         # read once, in reads as large as they may be
-        if records.weigh(np.arange(info.num_records)) <= ahead:
+        if info.num_bytes + RECORD_OBJECT_BYTES * info.num_records <= ahead:
             requests = info.num_bytes / MAX_READ_BYTES / steps
         return Requests(batch, requests, batch * mean_bytes)
 
@@ -216,10 +217,10 @@ def planned_requests(records: IndexedRecords) -> Requests:
             ids = order.rows(order.advance(order.start, step), [range(batch)]).record_ids
             yield ids, records.weigh(ids)
 
-    lookahead = Lookahead(groups(), ahead, info.num_records)
+    lookahead = Lookahead(groups(), ahead, partial(places_of, records.index))
     requests = num_bytes = 0
     for group in lookahead:
-        ids, starts = lookahead.due(lambda ids: read_starts(records.index.locate(ids)))
+        (ids, *_), starts = lookahead.due(read_starts)
         requests += len(starts)
         num_bytes += int(records.index.lengths[ids].sum())
         lookahead.used(group)

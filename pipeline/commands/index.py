@@ -14,22 +14,28 @@ import argparse
 import functools
 from collections.abc import Mapping, Sequence
 
-from pipeline.commands.index_builder import IndexedFile, indexed_files, schema_of, split_entry
+from pipeline.commands.index_builder import IndexedFile, indexed_files, publish_index, schema_of
 from pipeline.console.console import Console, byte_bar, say
 from pipeline.console.parser import Parser, exit_with
 from pipeline.console.schema_options import add_schema_options, check_label_options
-from pipeline.errors import ConversionError, EmptySplitError, OptionError
+from pipeline.errors import ConversionError, EmptySplitError, OptionError, ShardError
 from pipeline.packages import version_of
-from pipeline.shards.manifest import INDEX_WRITER, Manifest, find_manifest, update_manifest
-from pipeline.shards.naming import MANIFEST_FILE, index_file, validate_split
+from pipeline.shards.manifest import (
+    INDEX_WRITER,
+    Manifest,
+    SplitEntry,
+    find_manifest,
+    update_manifest,
+)
+from pipeline.shards.naming import MANIFEST_FILE, index_file, parts_file, validate_split
 from pipeline.shards.schema import PASSED_ON, Schema
-from pipeline.shards.split_index import decode_rows
+from pipeline.shards.split_index import decode_rows, read_parts
 from pipeline.sizes import format_bytes
 from pipeline.sources.merged_schemas import merged_schema, read_labels, read_schema
 from pipeline.sources.named_splits import Files, files_by_name, matching_files
 from pipeline.sources.sequential_file import compressions
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import Storage, join, write_file
+from pipeline.storage.storage import Storage, join
 
 EXAMPLES = ("tfrecords", "'tfrecords/train-*' --split=train")
 
@@ -126,8 +132,11 @@ def _check(storage: Storage, directory: str, files: Files) -> None:
         path = join(directory, index_file(split))
         try:
             if storage.exists(path):
-                decode_rows(storage.read(path))
-        except ValueError as e:
+                decode_rows(storage.map(path))
+            path = join(directory, parts_file(split))
+            if storage.exists(path):
+                read_parts(storage, directory, split)
+        except (ValueError, ShardError) as e:
             raise ConversionError(
                 f"{path} is not an index, so it is not replaced: {e}. Move it."
             ) from e
@@ -163,7 +172,6 @@ def _publish(
 ) -> None:
     """Writes index files, then the manifest, which keeps its entries of other splits."""
     seen = schema or merged_schema(map(schema_of, splits.values()))
-    made = {split: split_entry(files) for split, files in splits.items()}
 
     def merged(earlier: Manifest | None) -> Manifest:
         earlier = earlier or Manifest(PASSED_ON, seen, {})
@@ -177,13 +185,13 @@ def _publish(
         labels = earlier.labels
         if args.labels_file:
             labels = read_labels(args.labels_file, args.label_key, args.label_base, of_all)
-        entries = others | {split: entry for split, (entry, _) in made.items()}
         writer = f"{INDEX_WRITER} {version_of('infeed')}".rstrip()
-        return Manifest(args.name or earlier.name, of_all, entries, labels, writer)
+        return Manifest(args.name or earlier.name, of_all, others | entries, labels, writer)
 
-    for split, (_, index) in made.items():
-        storage.sweep(join(directory, "_index"), [f"{split}.npy"])
-        write_file(storage, join(directory, index_file(split)), index)
+    entries = dict[str, SplitEntry]()
+    for split, files in splits.items():
+        storage.sweep(join(directory, "_index"), [f"{split}.*"])
+        entries[split] = publish_index(storage, directory, split, files)
     storage.sweep(directory, [MANIFEST_FILE])
     update_manifest(storage, directory, merged)
 

@@ -1,7 +1,7 @@
 """Builds the index of foreign TFRecord files by reading every byte of them once;
 pipeline.commands.index publishes it.
 
-Memory: a few MB and a record per thread, and 8 bytes per record, 32 while the index is encoded.
+Memory: a few MB and a record per thread, and 8 bytes per record.
 Needs no TensorFlow."""
 
 from array import array
@@ -13,11 +13,11 @@ import google_crc32c
 import numpy as np
 
 from pipeline.errors import StorageError
-from pipeline.shards.frames import MAX_INDEXED_BYTES, crc32c, read_frames
+from pipeline.shards.frames import MAX_INDEXED_BYTES, read_frames
+from pipeline.shards.index_writer import write_index
 from pipeline.shards.manifest import ShardEntry, SplitEntry
 from pipeline.shards.naming import add_digests, hex_digest, key_digest, record_key
 from pipeline.shards.schema import Schema
-from pipeline.shards.split_index import encode_index
 from pipeline.sources.merged_schemas import SchemaGuess, merged_schema
 from pipeline.sources.record_checks import payload_problem
 from pipeline.storage.storage import Listing, Stat, Storage, files_at_once, join, pieces_of
@@ -49,19 +49,22 @@ def schema_of(files: Sequence[IndexedFile]) -> Schema:
     return merged_schema(file.schema for file in files if file.schema)
 
 
-def split_entry(files: Sequence[IndexedFile]) -> tuple[SplitEntry, bytes]:
-    """The entry in the manifest, and the content of the index file, of a split with these files, in
-    the order of their names, which is the order of records. docs/format.md defines the digests."""
-    columns = [np.frombuffer(file.rows, np.uint32) for file in files]
-    index = encode_index(np.concatenate(columns).reshape(-1, 2))
+def publish_index(
+    storage: Storage, directory: str, split: str, files: Sequence[IndexedFile]
+) -> SplitEntry:
+    """Publishes the index of a split with these files, in the order of their names, which is the
+    order of records. Returns its entry in the manifest. docs/format.md defines the digests."""
+    rows = (np.frombuffer(file.rows, np.uint32).reshape(-1, 2) for file in files)
+    records = sum(file.num_records for file in files)
+    crc = write_index(storage, directory, split, records, rows)
     shards = tuple(
         ShardEntry(file.name, file.num_records, file.bytes, file.crc32c) for file in files
     )
     keys = add_digests(file.key_digest for file in files)
     sources = {"inputs": len(shards), "bytes": sum(shard.bytes for shard in shards)}
-    entry = SplitEntry(shards, crc32c(index), "", f"{keys:032x}", seed=0, sources=sources)
+    entry = SplitEntry(shards, crc, "", f"{keys:032x}", seed=0, sources=sources)
     plan = f"infeed index\0{entry.fingerprint}\0{entry.index_crc32c:08x}"
-    return replace(entry, plan_digest=hex_digest(plan.encode())), index
+    return replace(entry, plan_digest=hex_digest(plan.encode()))
 
 
 def indexed_files(

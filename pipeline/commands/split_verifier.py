@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import google_crc32c
-import numpy as np
 
 from pipeline.commands.dataset_facts import text_problem
 from pipeline.errors import SchemaError, ShardError, StorageError
@@ -23,13 +22,14 @@ from pipeline.shards.naming import (
     add_digests,
     index_file,
     key_digest,
+    parts_file,
     rejects_file,
     shard_pattern,
 )
 from pipeline.shards.rejects import ledger_problem
 from pipeline.shards.schema import PASSED_ON
 from pipeline.shards.sidecar_check import sidecar_problems
-from pipeline.shards.split_index import SplitIndex, load_index
+from pipeline.shards.split_index import SplitIndex, find_parts, load_index
 from pipeline.sources.indexed_records import key_of
 from pipeline.sources.named_splits import tfds_leaves
 from pipeline.sources.record_checks import image_problem, label_problems, schema_problems
@@ -116,9 +116,15 @@ class SplitVerifier(_Findings):
         directory = self.manifest.directory
         index = join(directory, index_file(self.split))
         try:
-            self.index = load_index(self.storage, directory, self.split, self.entry)
+            self.index = load_index(self.storage, directory, self.split, self.entry, check_all=True)
         except (ShardError, StorageError) as e:
             yield Problem(index, str(e).removeprefix(f"{index} "))
+        parts = join(directory, parts_file(self.split))
+        # an index that is small, or was written by an older infeed, has none
+        if self.index is not None and self.storage.exists(parts):
+            columns = find_parts(self.storage, directory, self.split, self.entry)
+            if columns is None or (columns != self.index.parts).any():
+                yield Problem(parts, "is damaged or belongs to another index")
         self._listed = self.storage.list(directory)
         yield from self._strays()
         if what := ledger_problem(self.storage, directory, self.split, self.entry.rejected):
@@ -186,11 +192,7 @@ class SplitVerifier(_Findings):
             pieces = pieces_of(
                 self.storage, path, listed.bytes, PIECE_BYTES, checksum, read=self.read
             )
-            rows = None
-            if self.index is not None:
-                first, end = self.index.shard_starts[number : number + 2]
-                lengths = self.index.lengths[first:end]
-                rows = np.stack([lengths, self.index.crcs[first:end]], axis=1)
+            rows = None if self.index is None else self.index.shard_rows(number)
             for frame in read_frames(pieces, rows):
                 where = f"{path}, record {frame.record} at byte {frame.offset}"
                 if frame.problem:

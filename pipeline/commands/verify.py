@@ -190,8 +190,7 @@ def write_dali_index(directory: str, entry: SplitEntry, index: SplitIndex) -> li
     storage = open_storage(directory)
 
     def write(number: int) -> str:
-        first, end = index.shard_starts[number : number + 2].tolist()
-        sizes = index.lengths[first:end].astype(np.int64) + FRAME_BYTES
+        sizes = index.shard_rows(number)[:, 0].astype(np.int64) + FRAME_BYTES
         offsets = np.cumsum(sizes) - sizes
         lines = (f"{offset} {size}\n" for offset, size in zip(offsets, sizes, strict=True))
         path = join(directory, f"{entry.shards[number].file}.idx")

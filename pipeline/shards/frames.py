@@ -29,7 +29,7 @@ MAX_INDEXED_BYTES = 2**32 - 1  # largest record that an index can describe
 _HEADER = struct.Struct("<QI")
 
 
-crc32c: Callable[[bytes], int] = google_crc32c.value
+crc32c: Callable[[bytes | np.ndarray], int] = google_crc32c.value
 """The plain (unmasked) crc32c, as in the index and the manifest."""
 
 

@@ -55,6 +55,11 @@ def index_file(split: str) -> str:
     return f"_index/{split}.npy"
 
 
+def parts_file(split: str) -> str:
+    """Sizes and checksums of the parts of a large index."""
+    return f"_index/{split}.parts.json"
+
+
 def receipt_file(split: str, shard: int, num_shards: int) -> str:
     """The content of a finished shard. Written after the shard, read by resume and commit."""
     return f"_shards/{shard_file(split, shard, num_shards)}.json"

@@ -46,7 +46,8 @@ FILE_NAME_KEYS = ("image/filename", "file_name")
 class Places(Protocol):
     """Where records are in their files; implemented by SplitIndex."""
 
-    lengths: np.ndarray
+    @property
+    def lengths(self) -> np.ndarray: ...
 
     def locate(self, record_ids: np.ndarray) -> Location: ...
 
@@ -71,7 +72,7 @@ class IndexedReading(Iterable[list[Record]]):
         self._index = index
         self._ahead_bytes = ahead_bytes
         self._join_bytes = MAX_READ_BYTES if storage.remote else COPY_BYTES
-        self._lookahead = Lookahead(groups, ahead_bytes, len(index.lengths))
+        self._lookahead = Lookahead(groups, ahead_bytes, partial(places_of, index))
         # groups, and the reads that each waits for
         self._planned = deque[tuple[np.ndarray, int]]()
         self._asked = deque[_Read]()
@@ -104,12 +105,11 @@ class IndexedReading(Iterable[list[Record]]):
         self._more = False
 
     def _reads(self) -> "list[_Read]":
-        ids, starts = self._lookahead.due(
-            lambda ids: read_starts(self._index.locate(ids), self._join_bytes)
-        )
-        if not len(ids):
+        places, starts = self._lookahead.due(partial(read_starts, join_bytes=self._join_bytes))
+        if not len(starts):
             return []
-        where = self._index.locate(ids)
+        ids, *columns = places
+        where = Location(*columns)
         ends = np.append(starts[1:], len(ids))
         # From the first payload to the end of the last, so that the range of a single record is its
         # payload.
@@ -171,11 +171,19 @@ class _Read(NamedTuple):
     crcs: list[int]
 
 
-def read_starts(location: Location, join_bytes: int = MAX_READ_BYTES) -> np.ndarray:
+def places_of(index: Places, record_ids: np.ndarray) -> np.ndarray:
+    """int64 [6, n]: the ids, and the columns of their Location."""
+    where = index.locate(record_ids)
+    return np.stack([record_ids, where.shard, where.record, where.offset, where.length, where.crc])
+
+
+def read_starts(places: np.ndarray, join_bytes: int = MAX_READ_BYTES) -> np.ndarray:
     """The records at which reads start, int64: a read covers neighbours of up to join_bytes with
     small gaps.
 
-    The location must be ascending, without repeats, and not empty."""
+    places: of records, ascending, without repeats, and not empty."""
+    _, *columns = places
+    location = Location(*columns)
     ends = location.offset + location.length + FRAME_BYTES
     new = np.ones(len(ends), bool)
     new[1:] = (

@@ -223,14 +223,14 @@ class SequentialReading(Iterable[list[Record]]):
         self._files = files
         self._firsts = np.array([file.first for file in files])
         self._ahead_bytes = ahead_bytes
-        self._lookahead = Lookahead(groups, ahead_bytes, sum(file.records for file in files))
+        self._lookahead = Lookahead(groups, ahead_bytes)
         self._cursors: dict[int, list[_Cursor]] = defaultdict(list)  # by file
         self._owners = dict[_Cursor, int]()  # of all cursors, the least recently used first
         self._kept = dict[int, Record]()
 
     def __iter__(self) -> Iterator[list[Record]]:
         for group in self._lookahead:
-            due, _ = self._lookahead.due(lambda ids: np.arange(len(ids)))
+            (due,), _ = self._lookahead.due(lambda places: np.arange(places.shape[1]))
             self._read(due)
             records = [self._kept[record_id] for record_id in group.tolist()]
             for record_id in self._lookahead.used(group).tolist():

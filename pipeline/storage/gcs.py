@@ -52,6 +52,9 @@ class GcsStorage:
     def read(self, path: str) -> bytes:
         return call(path, "read", lambda: download(path))
 
+    def map(self, path: str) -> bytes:
+        return self.read(path)
+
     def read_ranges(self, ranges: Ranges) -> Iterator[bytes]:
         """See Storage. Reads up to 64 requests and 64 MiB ahead."""
         return read_ranges(ranges)

@@ -5,6 +5,7 @@ import errno
 import fcntl
 import hashlib
 import itertools
+import mmap
 import os
 import re
 import secrets
@@ -52,6 +53,12 @@ class LocalStorage:
     def read(self, path: str) -> bytes:
         with _naming(path, "read"), open(path, "rb", opener=_open_regular) as file:
             return file.read()
+
+    def map(self, path: str) -> bytes | mmap.mmap:
+        with _naming(path, "read"), open(path, "rb", opener=_open_regular) as file:
+            if not os.fstat(file.fileno()).st_size:
+                return b""
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def read_ranges(self, ranges: Ranges) -> Iterator[bytes]:
         """See Storage. Consecutive ranges of one file cost one open.

@@ -6,6 +6,7 @@ complete: a directory joined with a name. A file becomes visible completely or n
 import contextlib
 import errno
 import gzip
+import mmap
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -84,6 +85,11 @@ class Storage(Protocol):
 
     def read(self, path: str) -> bytes:
         """The content of the file."""
+        ...
+
+    def map(self, path: str) -> bytes | mmap.mmap:
+        """The content of the file; on a disk its pages, which are read when they are needed, and
+        which all processes share."""
         ...
 
     def read_ranges(self, ranges: Ranges) -> Iterator[bytes]:

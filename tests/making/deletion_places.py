@@ -86,7 +86,6 @@ PRIMITIVE = Proof(
 PLACES: Mapping[str, Proof] = {
     "beam_jobs/claims.py:_publish": CLAIMED,
     "beam_jobs/claims.py:_remove_split": CLAIMED,
-    "beam_jobs/commit.py:_publish_index": CLAIMED,
     "beam_jobs/commit.py:_publish_manifest.merged": CLAIMED,
     "beam_jobs/commit.py:_sweep": NAMED,
     "beam_jobs/commit.py:commit_split": CLAIMED,
@@ -114,6 +113,7 @@ PLACES: Mapping[str, Proof] = {
     "pipeline/inputs/slots.py:Slots.take": PRIVATE,  # a file without a name
     "pipeline/inputs/work.py:packed": PRIVATE,  # the same
     "pipeline/pages/page.py:write_page": IN_OUR_FORMAT,
+    "pipeline/shards/index_writer.py:write_index": CLAIMED,  # infeed index looks at what is there
     "pipeline/shards/schema.py:update_statistics": CLAIMED,
     "pipeline/shards/copies.py:update_copies": CLAIMED,
     "pipeline/shards/manifest.py:update_manifest": IN_OUR_FORMAT,

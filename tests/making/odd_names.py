@@ -7,10 +7,10 @@ from PIL import Image
 
 from pipeline.shards.example import encode_example
 from pipeline.shards.frames import crc32c, frame
+from pipeline.shards.index_writer import write_index
 from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, update_manifest
-from pipeline.shards.naming import index_file, shard_file
+from pipeline.shards.naming import shard_file
 from pipeline.shards.schema import Feature, Labels, Schema
-from pipeline.shards.split_index import encode_index
 from pipeline.storage.schemes import open_storage
 from pipeline.tokenizers import PACKED_TEXT, ByteTokenizer, TextInfo
 
@@ -72,14 +72,11 @@ def text_with_markup(directory):
 def _write(directory, schema, payloads, labels=None):
     name, data = shard_file("train", 0, 1), b"".join(map(frame, payloads))
     (directory / name).write_bytes(data)
-    index = encode_index(
-        np.array([(len(payload), crc32c(payload)) for payload in payloads], np.uint32)
-    )
+    rows = np.array([(len(payload), crc32c(payload)) for payload in payloads], np.uint32)
     storage = open_storage(str(directory))
-    with storage.publish(f"{directory}/{index_file('train')}") as sink:
-        sink.write(index)
+    crc = write_index(storage, str(directory), "train", len(rows), [rows])
     shard = ShardEntry(name, len(payloads), len(data), crc32c(data))
-    split = SplitEntry((shard,), crc32c(index), "0" * 32, "0" * 32, seed=0)
+    split = SplitEntry((shard,), crc, "0" * 32, "0" * 32, seed=0)
     made = Manifest(MARKUP, schema, {"train": split}, labels, MARKUP)
     update_manifest(storage, str(directory), lambda _: made)
     return str(directory)

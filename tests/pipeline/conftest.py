@@ -1,7 +1,6 @@
 """Small real datasets, written through the shards API."""
 
 import io
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,10 @@ from PIL import Image
 from pipeline.commands.verify import main as verify_main
 from pipeline.shards.example import encode_example
 from pipeline.shards.frames import crc32c, frame
+from pipeline.shards.index_writer import write_index
 from pipeline.shards.manifest import Manifest, ShardEntry, SplitEntry, update_manifest
-from pipeline.shards.naming import index_file, shard_file
+from pipeline.shards.naming import shard_file
 from pipeline.shards.schema import Feature, Schema
-from pipeline.shards.split_index import encode_index
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.storage import join
 
@@ -73,11 +72,15 @@ def write_dataset() -> Callable[..., str]:
                 with storage.publish(join(str(directory), name)) as sink:
                     sink.write(data)
                 shard_entries.append(ShardEntry(name, len(records), len(data), crc32c(data)))
-            index = encode_index(np.array(rows, np.uint32).reshape(-1, 2))
-            with storage.publish(join(str(directory), index_file(split))) as sink:
-                sink.write(index)
-            digest = f"{zlib.crc32(index):08x}"
-            entries[split] = SplitEntry(tuple(shard_entries), crc32c(index), digest, digest, seed=0)
+            crc = write_index(
+                storage,
+                str(directory),
+                split,
+                len(rows),
+                [np.array(rows, np.uint32).reshape(-1, 2)],
+            )
+            digest = f"{crc:08x}"
+            entries[split] = SplitEntry(tuple(shard_entries), crc, digest, digest, seed=0)
         update_manifest(storage, str(directory), lambda _: Manifest(schema.name, schema, entries))
         return str(directory)
 

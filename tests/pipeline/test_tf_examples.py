@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from index_files import encode_index
 from PIL import Image
 from sweep import SWEEP
 from tfrecord_numbers import payload as number_record
@@ -21,7 +22,7 @@ from pipeline.hosts import ONE_HOST, Hosts
 from pipeline.inputs.tf_examples import host_counts
 from pipeline.ops import DecodeJpeg
 from pipeline.shards.frames import frame, read_frames
-from pipeline.shards.split_index import INDEX_HEADER_BYTES, INDEX_ROW_BYTES, encode_index
+from pipeline.shards.split_index import INDEX_HEADER_BYTES, INDEX_ROW_BYTES
 from pipeline.tf_cpu import tf
 
 SIZES = (9, 0, 4, 7, 1, 5, 6, 8)

@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+from index_files import encode_index
 
 from pipeline.shards.example import encode_example
 from pipeline.shards.frames import crc32c, frame
@@ -16,7 +17,6 @@ from pipeline.shards.naming import (
     shard_file,
 )
 from pipeline.shards.schema import Feature, Labels, Schema
-from pipeline.shards.split_index import encode_index
 from pipeline.storage.local import LocalStorage
 
 

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from index_files import encode_index
 from sweep import examples
 
 from pipeline.errors import CorruptRecordError, ShardError
@@ -21,7 +22,7 @@ from pipeline.shards.frames import (
     read_frames,
 )
 from pipeline.shards.manifest import ShardEntry, SplitEntry
-from pipeline.shards.split_index import SplitIndex, decode_rows, encode_index, load_index
+from pipeline.shards.split_index import SplitIndex, decode_rows, load_index
 from pipeline.storage.local import LocalStorage
 
 SHARDS = st.lists(st.lists(st.integers(0, 5000), max_size=8), min_size=1, max_size=6)
@@ -30,9 +31,8 @@ SHARDS = st.lists(st.lists(st.integers(0, 5000), max_size=8), min_size=1, max_si
 @given(SHARDS)
 def test_the_index_locates_every_record_even_next_to_empty_shards(shards):
     lengths = np.array([n for shard in shards for n in shard], np.uint32)
-    index = SplitIndex(
-        lengths, np.arange(len(lengths), dtype=np.uint32), [len(shard) for shard in shards]
-    )
+    rows = np.stack([lengths, np.arange(len(lengths), dtype=np.uint32)], axis=1)
+    index = SplitIndex(rows, [len(shard) for shard in shards])
     expected = []
     for number, shard in enumerate(shards):
         offset = 0

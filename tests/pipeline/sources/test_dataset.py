@@ -200,8 +200,8 @@ def test_few_files_stay_open_and_a_file_that_is_gone_is_an_error(
 ):
     monkeypatch.setattr(payloads, "FILES", 1)
     SOURCES[0].write(tmp_path / "data", range(N), write_dataset)
-    before = open_descriptors()
     dataset = open_dataset(tmp_path / "data")
+    before = open_descriptors()
     for i in range(N):
         assert dataset[i] == SOURCES[0].payload(i) == dataset[-1 - (N - 1 - i)]
         assert dataset[N - 1 - i] == SOURCES[0].payload(N - 1 - i)

@@ -153,20 +153,21 @@ def test_short_records_take_no_more_memory_than_long_ones(tmp_path, kind):
     assert peak < 2.5 * budget
 
 
-def neighbours(ids):
+def neighbours(places):
     """A read goes over records that follow each other."""
+    (ids,) = places
     return np.flatnonzero(np.diff(ids, prepend=-2) != 1)
 
 
 def reads_of(groups, ahead):
     """Drives a Lookahead as a reader does, and checks what a reader relies on. The reads, group by group."""
     lookahead, kept, reads = (
-        Lookahead(((np.array(group), len(group)) for group in groups), ahead, 31),
+        Lookahead(((np.array(group), len(group)) for group in groups), ahead),
         set(),
         [],
     )
     for group in lookahead:
-        ids, starts = lookahead.due(neighbours)
+        (ids,), starts = lookahead.due(neighbours)
         found = [run.tolist() for run in np.split(ids, starts[1:])] if len(ids) else []
         assert not kept & set(ids.tolist())  # what is there is not read again
         # and nothing that is not due by itself
@@ -211,7 +212,7 @@ def test_the_look_ahead_requests_no_more_groups_than_it_covers():
             asked.append(i)
             yield np.array([i]), 1
 
-    lookahead = Lookahead(groups(), 3, 100)
+    lookahead = Lookahead(groups(), 3)
     next(lookahead)
     assert asked == [0, 1, 2, 3]
     next(lookahead)

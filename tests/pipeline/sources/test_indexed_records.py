@@ -13,7 +13,7 @@ from pipeline.errors import SchemaError, ShardError, StorageError
 from pipeline.ops import DecodeJpeg
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.frames import FRAME_BYTES, crc32c, frame
-from pipeline.shards.split_index import Location, SplitIndex
+from pipeline.shards.split_index import SplitIndex
 from pipeline.sources.indexed_records import (
     COPY_BYTES,
     MAX_READ_BYTES,
@@ -85,19 +85,20 @@ def test_neighbouring_records_are_read_with_one_range(numbers_of, monkeypatch):
     ]
 
 
-def location(*records: tuple[int, int, int]) -> Location:
+def places(*records: tuple[int, int, int]) -> np.ndarray:
     shard, offset, length = np.array(records, np.int64).T
-    return Location(shard, np.arange(len(shard)), offset, length, np.zeros(len(shard), np.uint32))
+    number = np.arange(len(shard))
+    return np.stack([number, shard, number, offset, length, np.zeros_like(number)])
 
 
 def test_a_read_goes_over_small_gaps_and_stops_at_large_ones_and_at_4_mib():
     end = 100 + FRAME_BYTES
     near, far = end + MERGE_GAP_BYTES, end + MERGE_GAP_BYTES + 1
-    assert len(read_starts(location((0, 0, 100), (0, near, 100)))) == 1
-    assert len(read_starts(location((0, 0, 100), (0, far, 100)))) == 2
-    assert len(read_starts(location((0, 0, 100), (1, end, 100)))) == 2
+    assert len(read_starts(places((0, 0, 100), (0, near, 100)))) == 1
+    assert len(read_starts(places((0, 0, 100), (0, far, 100)))) == 2
+    assert len(read_starts(places((0, 0, 100), (1, end, 100)))) == 2
     half = MAX_READ_BYTES // 2
-    halves = location(*((0, i * half, half - FRAME_BYTES) for i in range(4)))
+    halves = places(*((0, i * half, half - FRAME_BYTES) for i in range(4)))
     assert read_starts(halves).tolist() == [0, 2]
 
 
@@ -110,9 +111,8 @@ def test_on_a_disk_a_large_record_is_a_read_of_its_own(tmp_path, monkeypatch, re
         LocalStorage.read_ranges,
     )
     (tmp_path / "shard").write_bytes(b"".join(map(frame, payloads)))
-    index = SplitIndex(
-        np.array(sizes, np.uint32), np.array(list(map(crc32c, payloads)), np.uint32), [len(sizes)]
-    )
+    rows = np.array([sizes, list(map(crc32c, payloads))], np.uint32).T
+    index = SplitIndex(rows, [len(sizes)])
 
     def counting(self, ranges):
         return read_ranges(self, (asked.append(place) or place for place in ranges))
