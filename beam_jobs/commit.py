@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
+import numpy as np
+
 from beam_jobs.claims import check_mergeable, renew_claim
 from beam_jobs.converter import ConversionJob
 from beam_jobs.copies import Counted
@@ -139,21 +141,11 @@ def commit_split(
     split = plan.split
     written = sorted(written, key=attrgetter("shard"))
     check_scanned(plan, summaries)
-    proven = prove(plan, written)
-    renew_claim(plan)
-    rejected = sorted(proven.rejected, key=attrgetter("key", "uri", "offset"))
-    check_rejected(job, split, len(rejected), rejected)
-    listed = job.path(rejects_file(split))
-    with job.output.publish(listed) as sink:
-        for line in rejected:
-            sink.write(sealed_line(dataclasses.asdict(line)))
-    check_rejected(job, split, len(rejected), rejected, listed)
-    if not proven.records:
-        raise ConversionError(
-            f"split {split!r} has no records: its {len(rejected)} inputs were all rejected. "
-            f"{listed} lists them."
-        )
-    entry = _publish_index(plan, proven)
+    proven = Ledger()
+    records = sum(each.records for each in written)
+    rows = _proven_rows(plan, written, proven)
+    index_crc32c = write_index(job.output, job.output_dir, split, records, rows)
+    entry = _entry(plan, proven, index_crc32c)
     fresh = [shard for shard, each in zip(entry.shards, written, strict=True) if not each.reused]
     empty = {each.source for each in summaries} - {
         each.source for each in summaries if each.records
@@ -181,21 +173,41 @@ def commit_split(
         split,
         ok=True,
         message=in_words(summary),
-        rejected=len(rejected),
+        rejected=len(proven.rejected),
         warnings=tuple(summary["warnings"]),
     )
     verdict.write(job)
     return verdict
 
 
-def _publish_index(plan: SplitPlan, proven: Ledger) -> SplitEntry:
+def _proven_rows(
+    plan: SplitPlan, written: Sequence[Written], proven: Ledger
+) -> Iterator[np.ndarray]:
+    """The rows of the index. At its end, lists what was rejected; raises if that is too much, so
+    that no index appears."""
+    yield from prove(plan, written, proven)
+    renew_claim(plan)
     job = plan.job
-    records = sum(shard.records for shard in proven.shards)
-    crc = write_index(job.output, job.output_dir, plan.split, records, proven.rows)
+    rejected = sorted(proven.rejected, key=attrgetter("key", "uri", "offset"))
+    check_rejected(job, plan.split, len(rejected), rejected)
+    listed = job.path(rejects_file(plan.split))
+    with job.output.publish(listed) as sink:
+        for line in rejected:
+            sink.write(sealed_line(dataclasses.asdict(line)))
+    check_rejected(job, plan.split, len(rejected), rejected, listed)
+    if not proven.records:
+        raise ConversionError(
+            f"split {plan.split!r} has no records: its {len(rejected)} inputs were all rejected. "
+            f"{listed} lists them."
+        )
+
+
+def _entry(plan: SplitPlan, proven: Ledger, index_crc32c: int) -> SplitEntry:
+    job = plan.job
     sources = job.sources_of(plan.split)
     return SplitEntry(
         shards=tuple(proven.shards),
-        index_crc32c=crc,
+        index_crc32c=index_crc32c,
         plan_digest=plan.digest,
         key_digest=f"{proven.key_digest:032x}",
         seed=job.seed,

@@ -139,12 +139,10 @@ class Ledger:
     columns: dict[str, ColumnSums] = field(default_factory=lambda: defaultdict(ColumnSums))
     rejected: list[Rejected] = field(default_factory=list)
     shards: list[ShardEntry] = field(default_factory=list)
-    rows: list[np.ndarray] = field(default_factory=list)  # of the index
 
     def add(self, file: str, receipt: Receipt) -> None:
         """Adds the next shard. file: its name."""
         self.shards.append(ShardEntry(file, receipt.records, receipt.bytes, receipt.crc32c))
-        self.rows.append(receipt.index_rows())
         self.records += receipt.records
         self.key_digest = add_digests([self.key_digest, int(receipt.key_digest, 16)])
         self.handled_digest = add_digests([self.handled_digest, int(receipt.handled_digest, 16)])
@@ -257,12 +255,13 @@ class Written:
     split: str
     shard: int
     crc32c: int
+    records: int
     reused: bool  # finished by an earlier run
 
     @staticmethod
     def of(receipt: Receipt, reused: bool) -> "Written":
         """The announcement of a receipt."""
-        return Written(receipt.split, receipt.shard, receipt.crc32c, reused)
+        return Written(receipt.split, receipt.shard, receipt.crc32c, receipt.records, reused)
 
 
 def check_scanned(plan: SplitPlan, summaries: Sequence[SourceSummary]) -> None:
@@ -341,15 +340,15 @@ def _miscounted(
     ]
 
 
-def prove(plan: SplitPlan, written: Sequence[Written]) -> Ledger:
-    """The ledger of a split, once it is proven that every planned record is in it.
+def prove(plan: SplitPlan, written: Sequence[Written], ledger: Ledger) -> Iterator[np.ndarray]:
+    """Adds each shard of a split to its ledger, which then has every planned record. Yields the
+    rows of the index of each shard: those of all are never in memory together.
 
-    written: in the order of shards. Raises LostDataError if shards or records were lost or
-    repeated; ConversionError unless each shard has a receipt of this plan, and the bytes that it
-    states."""
+    written: in the order of shards. Raises LostDataError, if need be at the end, if shards or
+    records were lost or repeated; ConversionError unless each shard has a receipt of this plan, and
+    the bytes that it states."""
     arrived = [each.shard for each in written]
     _refuse_lost(plan.split, _miscounted("shard", arrived, range(plan.num_shards), str))
-    ledger = Ledger()
     planned = plan.total
     for each, (stored, stat) in zip(written, read_receipts(plan), strict=True):
         receipt = stored if stored and stored.crc32c == each.crc32c else None
@@ -357,6 +356,7 @@ def prove(plan: SplitPlan, written: Sequence[Written]) -> Ledger:
         if problem or receipt is None:
             raise ConversionError(problem)
         ledger.add(plan.shard_file(each.shard), receipt)
+        yield receipt.index_rows()
     problems = []
     rejected = len(ledger.rejected)
     if ledger.records + rejected != planned.records:
@@ -368,4 +368,3 @@ def prove(plan: SplitPlan, written: Sequence[Written]) -> Ledger:
     elif ledger.handled_digest != planned.key_digest:
         problems.append("as many records arrived as were scanned, but not the same ones")
     _refuse_lost(plan.split, problems)
-    return ledger
