@@ -216,34 +216,27 @@ class SplitPlan:
     def assign(self, bucket: int, values: Iterable[Any]) -> Iterator[tuple[int, Rows]]:
         """Yields (shard, rows) for shards that a bucket overlaps, some more than once: rows in
         order, duplicates rejected. values: References, or PackedRows; a large bucket is read
-        several times, as not all of its rows are in memory together."""
+        several times, for ranges of ranks that have few of its rows."""
         before = sum(sums.bytes for b, sums in self.sums.items() if b < bucket)
-        for pieces in self._parts(bucket, values):
-            if isinstance(pieces[0], PackedRows):
-                rows = merged(pieces, self.job.most_rejected)
-                sizes = rows.framed_bytes
-            else:
-                rows = in_order(self.job.seed, self.split, concat(pieces))
-                sizes = framed_bytes(self.job, rows)
-                repeats = np.concatenate([[False], rows.key[1:] == rows.key[:-1]])
-                rows = rows.with_errors(repeats, DUPLICATE)
-            for shard, begin, end in self._cuts(before, sizes):
-                yield shard, rows.take(slice(begin, end))
-            before += int(sizes.sum())
-
-    def _parts(self, bucket: int, values: Iterable[Any]) -> Iterator[Sequence[Any]]:
-        """The rows of a bucket, by ranges of ranks that have few of them. Ranks are uniform."""
         at_once = _PACKED_AT_ONCE if isinstance(self.job.converter, Packer) else _ROWS_AT_ONCE
-        count = -(-self.sums[bucket].records // at_once)
-        if count == 1:
-            yield [*values]
-            return
-        size = (1 << 64) // self.job.num_buckets
+        size, count = (1 << 64) // self.job.num_buckets, -(-self.sums[bucket].records // at_once)
         edges = [bucket * size + size * part // count for part in range(count + 1)]
         for begin, end in itertools.pairwise(edges):
             pieces = (rows.take(self._between(rows, begin, end)) for rows in values)
-            if some := [rows for rows in pieces if len(rows)]:
-                yield some
+            rows, sizes = self._in_order([rows for rows in pieces if len(rows)])
+            for shard, first, last in self._cuts(before, sizes):
+                yield shard, rows.take(slice(first, last))
+            before += int(sizes.sum())
+            del rows
+
+    def _in_order(self, pieces: Sequence[Any]) -> tuple[Rows, np.ndarray]:
+        """The rows in order, and their framed_bytes."""
+        if isinstance(self.job.converter, Packer):
+            rows = merged(pieces, self.job.most_rejected)
+            return rows, rows.framed_bytes
+        rows = in_order(self.job.seed, self.split, concat(pieces))
+        repeats = np.concatenate([[False], rows.key[1:] == rows.key[:-1]])
+        return rows.with_errors(repeats, DUPLICATE), framed_bytes(self.job, rows)
 
     def _between(self, rows: Rows, begin: int, end: int) -> np.ndarray:
         rank = rows.ranks(self.job.seed, self.split)
@@ -255,6 +248,8 @@ class SplitPlan:
 
         shard = floor((bytes before the record + half its own) * shards / total bytes), in exact
         integers."""
+        if not len(sizes):
+            return
         twice_middle = 2 * (before + np.cumsum(sizes) - sizes) + sizes
         first, last = map(self._shard_of, twice_middle[[0, -1]].tolist())
         # Shard s starts at the first row whose twice_middle reaches its lower edge. Python

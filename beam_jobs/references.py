@@ -4,6 +4,7 @@ A conversion shuffles these instead of the payload: ~100 bytes per record, whate
 size."""
 
 import hashlib
+import itertools
 import pickle
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ MAX_NAME_BYTES = 4096
 DUPLICATE = "duplicate key: another record of this split has the same name"
 _KEPT = MAX_NAME_BYTES // 16  # characters of a name or error that is too long
 _LEVEL = 1  # of zlib: 190 MB/s
+_KEYS_AT_ONCE = 1 << 16  # as Python's bytes
 # with one value per row, but for `file`, which indexes `files`
 _ARRAYS = ("key", "offset", "size", "error")
 
@@ -109,7 +111,10 @@ class References:
 
     def ranks(self, seed: int, split: str) -> np.ndarray:
         """uint64: the rank of each row."""
-        return ranks(seed, split, self.key.tolist())
+        some = (
+            self.key[i : i + _KEYS_AT_ONCE].tolist() for i in range(0, len(self), _KEYS_AT_ONCE)
+        )
+        return ranks(seed, split, itertools.chain.from_iterable(some))
 
     @property
     def versions(self) -> np.ndarray:
@@ -134,6 +139,8 @@ class References:
 
     def with_errors(self, rows: np.ndarray, error: str) -> "References":
         """A copy in which the rows of the mask are rejected for `error`."""
+        if not rows.any():  # else each row has room for the text
+            return self
         errors = np.where(rows, np.array(encoded(error), "S"), self.error)
         return replace(self, error=errors)
 

@@ -88,7 +88,7 @@ PLACES: Mapping[str, Proof] = {
     "beam_jobs/claims.py:_remove_split": CLAIMED,
     "beam_jobs/commit.py:_publish_manifest.merged": CLAIMED,
     "beam_jobs/commit.py:_sweep": NAMED,
-    "beam_jobs/commit.py:commit_split": CLAIMED,
+    "beam_jobs/commit.py:_proven_rows": CLAIMED,
     "beam_jobs/ledger.py:distrusting_receipts": NAMED,
     "beam_jobs/stages.py:commit": NAMED,
     "beam_jobs/stored_job.py:StoredJob.of": NAMED,
