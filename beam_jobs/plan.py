@@ -219,15 +219,16 @@ class SplitPlan:
         several times, for ranges of ranks that have few of its rows."""
         before = sum(sums.bytes for b, sums in self.sums.items() if b < bucket)
         at_once = _PACKED_AT_ONCE if isinstance(self.job.converter, Packer) else _ROWS_AT_ONCE
-        size, count = (1 << 64) // self.job.num_buckets, -(-self.sums[bucket].records // at_once)
+        size, count = (1 << 64) // self.job.num_buckets, self.sums[bucket].records // at_once + 1
         edges = [bucket * size + size * part // count for part in range(count + 1)]
         for begin, end in itertools.pairwise(edges):
             pieces = (rows.take(self._between(rows, begin, end)) for rows in values)
-            rows, sizes = self._in_order([rows for rows in pieces if len(rows)])
+            some = [*values] if count == 1 else [rows for rows in pieces if len(rows)]
+            rows, sizes = self._in_order(some)
             for shard, first, last in self._cuts(before, sizes):
                 yield shard, rows.take(slice(first, last))
             before += int(sizes.sum())
-            del rows
+            del rows, some
 
     def _in_order(self, pieces: Sequence[Any]) -> tuple[Rows, np.ndarray]:
         """The rows in order, and their framed_bytes."""

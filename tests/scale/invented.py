@@ -48,6 +48,9 @@ class Invented:
     transforms = False
     worker_files = ()
 
+    def __reduce__(self):
+        return _invented, ()
+
     def core_seconds_per_gb(self, _name):
         return 1
 
@@ -71,6 +74,12 @@ class Invented:
 
     def convert(self, ref, data):
         raise NotImplementedError
+
+
+def _invented():
+    """In each process of a conversion: nothing is written there."""
+    stages.write_shard = write_nothing
+    return Invented()
 
 
 def job_of(records, out, num_sources=10):
@@ -201,7 +210,6 @@ def whole(runner):
         options = beam_options(args, [])
 
         def run():
-            stages.write_shard = write_nothing
             launch(job, options, Console(quiet=True))
             return records
 
