@@ -34,7 +34,11 @@ def memory() -> dict[str, float]:
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
     kilobytes = {line.split(":")[0]: int(line.split()[1]) for line in lines}
     unique = kilobytes["Private_Clean"] + kilobytes["Private_Dirty"]
-    return {"private": kilobytes["Anonymous"] / 1e3, "uss": unique / 1e3, "rss": kilobytes["Rss"] / 1e3}
+    return {
+        "private": kilobytes["Anonymous"] / 1e3,
+        "uss": unique / 1e3,
+        "rss": kilobytes["Rss"] / 1e3,
+    }
 
 
 def main(directory: str, batches: int = 0, evaluated: int = 0) -> None:
