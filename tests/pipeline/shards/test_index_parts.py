@@ -35,11 +35,15 @@ def every_index_is_large(monkeypatch):
 def write(write_dataset, tmp_path):
     """write(10, 3): a dataset with shards of 10 and 3 records of different sizes."""
 
-    def of_sizes(*sizes):
-        records = iter({"text": b"x" * number} for number in range(sum(sizes)))
+    def of_sizes(*sizes, text=b"x"):
+        records = iter({"text": text * number} for number in range(sum(sizes)))
         shards = [[next(records) for _ in range(size)] for size in sizes]
         schema = Schema("sizes", {"text": Feature("bytes")})
-        return Path(write_dataset(tmp_path / "-".join(map(str, sizes)), {"train": shards}, schema))
+        return Path(
+            write_dataset(
+                tmp_path / "-".join([*map(str, sizes), text.decode()]), {"train": shards}, schema
+            )
+        )
 
     return of_sizes
 
@@ -107,8 +111,9 @@ def test_without_intact_parts_all_of_the_index_is_checked_when_it_is_opened(
         open_dataset(directory)
 
 
-def test_parts_of_another_index_are_not_used(directory, write, capsys):
-    other = write(*SHARDS, 1)
+@pytest.mark.parametrize(("sizes", "text"), [((*SHARDS, 1), b"x"), (SHARDS, b"y")])
+def test_parts_of_another_index_are_not_used(directory, write, capsys, sizes, text):
+    other = write(*sizes, text=text)
     parts = directory / "_index/train.parts.json"
     parts.write_bytes((other / "_index/train.parts.json").read_bytes())
     assert len(list(open_dataset(directory))) == sum(SHARDS)
