@@ -15,7 +15,16 @@ from pipeline.errors import EmptySplitError, OptionError, SchemaError
 from pipeline.shards.naming import hex_digest
 from pipeline.shards.schema import Schema
 from pipeline.sources.merged_schemas import merged_feature
-from pipeline.sources.records import Group, Groups, Reading, Record, Records, RecordsInfo
+from pipeline.sources.records import (
+    Column,
+    Group,
+    Groups,
+    Reading,
+    Record,
+    Records,
+    RecordsInfo,
+    sum_of_crcs,
+)
 from pipeline.spec import Layout
 
 
@@ -24,8 +33,12 @@ class Part:
 
     def __init__(self, records: Records, which: range | None = None) -> None:
         self.records = records
-        self.info = records.info
         self.which = range(self.info.num_records) if which is None else which
+
+    @property
+    def info(self) -> RecordsInfo:
+        """Of the source."""
+        return self.records.info
 
     @property
     def is_whole(self) -> bool:
@@ -86,6 +99,7 @@ class Concatenated:
             verify_command=" and ".join(filter(None, commands)) or None,
             totals=totals,
             describe=partial(_described, sources),
+            find_crc_sum=partial(_crc_sum, self.parts),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -168,13 +182,45 @@ class ConcatenatedReading:
             yield self._requests[read].popleft()
 
 
-def _column(columns: Sequence[tuple[np.ndarray | None, range]]) -> np.ndarray | None:
+class _Joined:
+    """A column for all records. It refers to those of the sources, which may be mapped files."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._columns = columns
+        self._starts = np.cumsum([0, *map(len, columns)])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def __getitem__(self, ids: Any) -> np.ndarray:
+        ids = np.arange(len(self))[ids] if isinstance(ids, slice) else ids
+        owners = np.searchsorted(self._starts, ids, side="right") - 1
+        values = np.empty(len(ids), np.uint32)
+        for number, column in enumerate(self._columns):
+            values[owners == number] = column[ids[owners == number] - self._starts[number]]
+        return values
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.concatenate(self._columns, dtype=dtype)
+
+
+def _column(columns: Sequence[tuple[Column | None, range]]) -> Column | None:
     """A column for all records, from the sources' columns and the rows of each; None unless every
     source has it."""
     known = [column[which.start : which.stop] for column, which in columns if column is not None]
     if len(known) < len(columns):
         return None
-    return known[0] if len(known) == 1 else np.concatenate(known)
+    return known[0] if len(known) == 1 else _Joined(known)
+
+
+def _crc_sum(parts: Sequence[Part]) -> int:
+    """The sum of crcs modulo 2**32, of parts that all have them."""
+    total = 0
+    for part in parts:
+        info: Any = part.info
+        cut = slice(part.which.start, part.which.stop)
+        total += info.crc_sum if part.is_whole else sum_of_crcs(info.crcs[cut])
+    return total % 2**32
 
 
 def _name(part: Part) -> str:

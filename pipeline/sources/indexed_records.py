@@ -20,7 +20,7 @@ from pipeline.shards.copies import copies_elsewhere
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.frames import FRAME_BYTES, HEADER_BYTES, crc32c, proven_crc
 from pipeline.shards.manifest import Manifest
-from pipeline.shards.split_index import Location, load_index
+from pipeline.shards.split_index import Location, SplitIndex, load_index
 from pipeline.sources.lookahead import Lookahead
 from pipeline.sources.named_splits import tfds_classes
 from pipeline.sources.records import (
@@ -211,20 +211,24 @@ def key_of(dataset: str, split: str, values: Mapping[str, Sequence[Any]]) -> byt
 
 class IndexedRecords(ReadDirectly):
     """One split, open for reading: see Records. Threads may share it. crcs and lengths come from
-    the index.
+    the index; None: to load it, after a check of the shards.
 
     fingerprint: of the names, sizes and checksums of the shards. Raises: OptionError for an unknown
     split; EmptySplitError for a split without records; ShardError naming what is missing, truncated
     or replaced, before any record is read."""
 
-    def __init__(self, manifest: Manifest, split: str, storage: Storage) -> None:
+    def __init__(
+        self, manifest: Manifest, split: str, storage: Storage, index: SplitIndex | None = None
+    ) -> None:
         self.manifest = manifest
         self.split = split
         self._storage = storage
         self.entry = manifest.split(split)
         self._paths = [join(manifest.directory, shard.file) for shard in self.entry.shards]
-        self._check_shards()
-        self.index = load_index(storage, manifest.directory, split, self.entry)
+        if index is None:
+            self._check_shards()
+            index = load_index(storage, manifest.directory, split, self.entry)
+        self.index = index
         directory = shlex.quote(manifest.directory)
         labels = manifest.labels or tfds_classes(manifest.schema.tfds)
         self.info = RecordsInfo(
@@ -241,7 +245,11 @@ class IndexedRecords(ReadDirectly):
             totals=self.entry.totals,
             describe=partial(description_of, manifest, split, labels, storage),
             find_copies=partial(copies_elsewhere, manifest, split),
+            find_crc_sum=lambda: self.index.crc_sum,
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return IndexedRecords, (self.manifest, self.split, self._storage, self.index)
 
     def read(self, groups: Groups, ahead_bytes: int = 0) -> IndexedReading:
         """See Records. A damaged record is returned as a CorruptRecordError naming shard, record

@@ -91,6 +91,16 @@ class ReadWhenDue:
         return (self.read(group.record_ids) for group in self.groups)
 
 
+class Column(Protocol):
+    """A number per record: an array, or what can be indexed and converted like one."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, ids: Any, /) -> np.ndarray: ...
+
+    def __array__(self) -> np.ndarray: ...
+
+
 @dataclass(frozen=True, eq=False)
 class RecordsInfo:
     """What is known of all records of a source before any is read.
@@ -101,7 +111,8 @@ class RecordsInfo:
     num_bytes: what all records take where they are stored.
     layout: what a record contains.
     labels: the class names: feature, base and names; None if none are stored with the data.
-    crcs: uint32 [N], the crc32c that each record must have; None if not known before reading.
+    crcs: uint32 [N], the crc32c that each record must have; None if not known before reading. Those
+        of a large index may be damaged, until the record has been read.
     lengths: uint32 [N], bytes of each payload; None if not known before reading.
     source_starts: int64 [sources + 1], the first record of each concatenated source, then N.
         Default: [0, N], a single source.
@@ -114,7 +125,8 @@ class RecordsInfo:
     totals: sums over all records that the manifest states, such as num_bytes of packed text.
     describe: finds the description, when it is needed; None: the features and class names are all
         there is.
-    find_copies: finds how many of the records are also in each other split, see copies."""
+    find_copies: finds how many of the records are also in each other split, see copies.
+    find_crc_sum: finds crc_sum without adding up all crcs."""
 
     name: str
     fingerprint: str
@@ -122,8 +134,8 @@ class RecordsInfo:
     num_bytes: int
     layout: Layout
     labels: Labels | None = None
-    crcs: np.ndarray | None = None
-    lengths: np.ndarray | None = None
+    crcs: Column | None = None
+    lengths: Column | None = None
     source_starts: np.ndarray = None  # pyright: ignore[reportAssignmentType] # see __post_init__
     remote: bool = False
     whole_files: int | None = None
@@ -131,6 +143,7 @@ class RecordsInfo:
     totals: Mapping[str, int] = field(default_factory=dict)
     describe: Callable[[], Description | None] | None = None
     find_copies: Callable[[], Mapping[str, int] | None] | None = None
+    find_crc_sum: Callable[[], int] | None = None
 
     def __post_init__(self) -> None:
         if self.source_starts is None:
@@ -139,7 +152,9 @@ class RecordsInfo:
     @property
     def crc_sum(self) -> int | None:
         """The sum of crcs modulo 2**32; None if they are not known."""
-        return None if self.crcs is None else int(self.crcs.sum(dtype=np.uint64)) % 2**32
+        if self.crcs is None:
+            return None
+        return self.find_crc_sum() if self.find_crc_sum else sum_of_crcs(np.asarray(self.crcs))
 
     @cached_property
     def copies(self) -> Mapping[str, int] | None:
@@ -207,6 +222,11 @@ class ReadDirectly:
         return int(self.info.lengths[record_ids].sum(dtype=np.int64)) + RECORD_OBJECT_BYTES * len(
             record_ids
         )
+
+
+def sum_of_crcs(crcs: np.ndarray) -> int:
+    """Their sum modulo 2**32."""
+    return int(crcs.sum(dtype=np.uint64)) % 2**32
 
 
 def weighed(records: Records, groups: Iterable[np.ndarray]) -> Iterator[Group]:

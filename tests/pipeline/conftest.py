@@ -66,19 +66,14 @@ def write_dataset() -> Callable[..., str]:
             shard_entries, rows = [], []
             for number, records in enumerate(shards):
                 payloads = [encode_example(schema, record) for record in records]
-                rows += [(len(payload), crc32c(payload)) for payload in payloads]
+                row_list = [(len(payload), crc32c(payload)) for payload in payloads]
+                rows.append(np.array(row_list, np.uint32).reshape(-1, 2))
                 data = b"".join(map(frame, payloads))
                 name = shard_file(split, number, len(shards))
                 with storage.publish(join(str(directory), name)) as sink:
                     sink.write(data)
                 shard_entries.append(ShardEntry(name, len(records), len(data), crc32c(data)))
-            crc = write_index(
-                storage,
-                str(directory),
-                split,
-                len(rows),
-                [np.array(rows, np.uint32).reshape(-1, 2)],
-            )
+            crc = write_index(storage, str(directory), split, sum(map(len, rows)), rows)
             digest = f"{crc:08x}"
             entries[split] = SplitEntry(tuple(shard_entries), crc, digest, digest, seed=0)
         update_manifest(storage, str(directory), lambda _: Manifest(schema.name, schema, entries))

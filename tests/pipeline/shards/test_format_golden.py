@@ -12,6 +12,7 @@ from pipeline.shards.naming import (
     add_digests,
     index_file,
     key_digest,
+    parts_file,
     ranks,
     receipt_file,
     shard_file,
@@ -81,4 +82,5 @@ def test_the_names_of_shards_indexes_and_receipts():
     assert shard_file("train", 7, 1024) == "train-00007-of-01024"
     assert shard_file("train", 7, 123456) == "train-00007-of-123456"
     assert index_file("validation") == "_index/validation.npy"
+    assert parts_file("validation") == "_index/validation.parts.json"
     assert receipt_file("train", 0, 1) == "_shards/train-00000-of-00001.json"

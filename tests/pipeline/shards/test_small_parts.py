@@ -186,6 +186,23 @@ def test_invalid_json_values_are_one_line_with_file_path_value_and_remedy(value,
     assert str(e.value) == f"dir/x.json: {said} Copy it again."
 
 
+@dataclass(frozen=True)
+class Flat:
+    name: str
+    size: Count = 0
+
+
+def test_unknown_keys_of_many_small_objects_are_found():
+    kind = Mapping[str, tuple[Flat, ...]]
+    parts = [{"name": str(number)} for number in range(9)]
+    assert FILE.typed({"all": parts}, kind)["all"] == tuple(Flat(str(i)) for i in range(9))
+    parts[5]["siez"] = 1
+    for part in parts[:5]:
+        part["size"] = 1
+    with pytest.raises(ManifestError, match=r"all\[5\]\.siez is unknown. Did you mean 'size'"):
+        FILE.typed({"all": parts}, kind)
+
+
 @pytest.mark.parametrize("text", ["", "{", b"\xff", "[" * 100_000])
 def test_what_is_not_json_is_one_line(text):
     with pytest.raises(ManifestError, match=r"^dir/x\.json is not JSON: .*\. Copy it again\.$"):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import struct
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from index_files import encode_index
 from sweep import examples
 
 from pipeline.errors import CorruptRecordError, ShardError
+from pipeline.shards import split_index
 from pipeline.shards.frames import (
     FRAME_BYTES,
     crc32c,
@@ -28,8 +30,16 @@ from pipeline.storage.local import LocalStorage
 SHARDS = st.lists(st.lists(st.integers(0, 5000), max_size=8), min_size=1, max_size=6)
 
 
-@given(SHARDS)
-def test_the_index_locates_every_record_even_next_to_empty_shards(shards):
+@pytest.mark.parametrize(
+    "sizes", [(split_index.PART_RECORDS, split_index.MARK_RECORDS), (4, 2), (3, 3)]
+)
+@given(SHARDS, st.data())
+def test_the_index_locates_every_record_even_next_to_empty_shards(sizes, shards, data):
+    with mock.patch.multiple(split_index, PART_RECORDS=sizes[0], MARK_RECORDS=sizes[1]):
+        check_places(shards, data)
+
+
+def check_places(shards, data):
     lengths = np.array([n for shard in shards for n in shard], np.uint32)
     rows = np.stack([lengths, np.arange(len(lengths), dtype=np.uint32)], axis=1)
     index = SplitIndex(rows, [len(shard) for shard in shards])
@@ -42,6 +52,17 @@ def test_the_index_locates_every_record_even_next_to_empty_shards(shards):
     place = index.locate(np.arange(len(lengths)))
     assert list(zip(place.shard, place.record, place.offset, place.length, strict=True)) == expected
     assert place.crc.tolist() == list(range(len(lengths)))
+    some = (
+        data.draw(st.lists(st.integers(0, max(0, len(lengths) - 1)), max_size=20))
+        if expected
+        else []
+    )
+    place = index.locate(np.array(some, np.int64))
+    assert list(zip(place.shard, place.record, place.offset, place.length, strict=True)) == [
+        expected[number] for number in some
+    ]
+    for number, (shard, _, offset, length) in enumerate(expected):
+        assert index.locate_one(number) == (shard, offset, length, number)
     assert index.shard_bytes().tolist() == [sum(n + FRAME_BYTES for n in shard) for shard in shards]
 
 
