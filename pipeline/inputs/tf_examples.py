@@ -86,13 +86,14 @@ def examples(
             f"{records.num_records} records, and cannot repeat them."
         )
     features = feature_spec(records, keys)
+    files = _table(pieces)
     host_key = stateless.stateless_fold_in([seed, 0], hosts.index)
 
     def epoch(number: Any) -> tf.data.Dataset:
         if not shuffle:
-            return _epoch(records, pieces, features, None, 1, IN_ORDER)
+            return _epoch(records, files, features, None, 1, IN_ORDER)
         key = stateless.stateless_fold_in(host_key, number)
-        return _epoch(records, pieces, features, key, STREAMS, window_records)
+        return _epoch(records, files, features, key, STREAMS, window_records)
 
     dataset = tf.data.Dataset.counter().take(-1 if epochs is None else epochs).flat_map(epoch)
     cardinality = tf.data.INFINITE_CARDINALITY if epochs is None else count * epochs
@@ -190,16 +191,11 @@ def _cut(pieces: Sequence[Piece], which: range) -> list[Piece]:
     return found
 
 
-def _table(pieces: Sequence[Piece]) -> tuple[Any, ...]:
+def _table(pieces: Sequence[Piece]) -> tuple[np.ndarray, ...]:
     """What `_read` needs of them: path, the byte at which they begin, size and first."""
-    rows = [
-        (piece.path, piece.of_split.locate_one(piece.row)[1], piece.size, piece.first)
-        for piece in pieces
-    ]
-    dtypes = (tf.string, tf.int64, tf.int64, tf.int64)
-    return tuple(
-        tf.constant([row[column] for row in rows], dtype) for column, dtype in enumerate(dtypes)
-    )
+    begins = [piece.of_split.locate_one(piece.row)[1] for piece in pieces]
+    numbers = [np.array([piece[field] for piece in pieces], np.int64) for field in (3, 4)]
+    return np.array([piece.path for piece in pieces], str), np.array(begins, np.int64), *numbers
 
 
 def _read(buffer_bytes: int, *fields: Any) -> tf.data.Dataset:
@@ -233,14 +229,16 @@ def _checked(records: Records, payloads: np.ndarray, numbers: np.ndarray) -> np.
 
 def _epoch(
     data: Records,
-    pieces: Sequence[Piece],
+    files: tuple[np.ndarray, ...],
     features: Mapping[str, Any],
     key: Any,
     streams: int,
     window: int,
 ) -> tf.data.Dataset:
     """The records of an epoch, shuffled if there is a key: not by Dataset.shuffle, whose state no
-    checkpoint takes. Many are parsed together: by one, with `map`, it takes four times as long."""
+    checkpoint takes. files: see _table.
+
+    Many are parsed together: one by one, with `map`, it takes four times as long."""
 
     def shuffled(columns: tuple[Any, ...], key: Any) -> tuple[Any, ...]:
         if key is None:
@@ -258,9 +256,9 @@ def _epoch(
         index = tf.cast(numbers, tf.int32)
         return found | {"_index": index, "_crc": tf.ensure_shape(checked, [None])}
 
-    files = tf.data.Dataset.from_tensor_slices(shuffled(_table(pieces), key))
-    cycle = max(1, min(streams, len(pieces)))
-    records = files.interleave(
+    cycle = max(1, min(streams, len(files[0])))
+    slices = tf.data.Dataset.from_tensor_slices(shuffled(tuple(map(tf.constant, files)), key))
+    records = slices.interleave(
         partial(_read, min(BUFFER_BYTES, BUFFERS_BYTES // cycle)),
         cycle_length=cycle,
         num_parallel_calls=tf.data.AUTOTUNE,
