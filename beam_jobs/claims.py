@@ -17,9 +17,15 @@ from beam_jobs.converter import ConversionJob
 from beam_jobs.ledger import parse_receipt, receipts_of
 from beam_jobs.packed_files import scanned
 from beam_jobs.packed_rows import PackedRows
-from beam_jobs.packed_shard import source_of
 from beam_jobs.plan import Rows, SplitPlan
-from beam_jobs.raw_rows import RAW_ROW, differing, name_of, raw_rows, recorded_rows
+from beam_jobs.shard_rows import (
+    RAW_ROW,
+    differing,
+    name_of,
+    raw_rows,
+    recorded_rows,
+    source_of,
+)
 from pipeline.errors import ConversionError
 from pipeline.shards import naming
 from pipeline.shards.manifest import Manifest, find_manifest, update_manifest

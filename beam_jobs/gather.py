@@ -19,10 +19,9 @@ from beam_jobs.column_sums import RecordSums
 from beam_jobs.converter import Packer, Reject
 from beam_jobs.ledger import Ledger, Receipt, Rejected, check_rejected, finished_shard
 from beam_jobs.packed_rows import PackedRecords, PackedRows
-from beam_jobs.packed_shard import PackedShard
 from beam_jobs.plan import Rows, SplitPlan
-from beam_jobs.raw_rows import RawShard, recorded_rows
 from beam_jobs.references import Reference, References, concat, encoded
+from beam_jobs.shard_rows import PackedShard, RawShard, recorded_rows
 from pipeline.errors import RawDataError
 from pipeline.shards.copies import content_digest, content_digests
 from pipeline.shards.example import example_pieces

@@ -1,43 +1,87 @@
-"""The Beam graph of a job."""
+"""How the elements of a job get from stage to stage: in lists of this process, or in a pipeline of
+Beam."""
 
+import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
-
-import apache_beam as beam
-from apache_beam import pvalue
 
 from beam_jobs import stages, survey
 from beam_jobs.converter import ConversionJob
-from beam_jobs.flow import Flow, Stage
 from beam_jobs.stored_job import StoredJob
+from pipeline.storage.storage import in_parallel
+
+Stage = Callable[..., Iterable[Any]]
+"""A function of an element, and of what else it is given, that yields others."""
 
 
+@dataclass(frozen=True)
+class Flow:
+    """Elements between two stages, in lists. at_once: how many a stage takes at the same time."""
+
+    elements: Any
+    at_once: int = 1
+
+    def each(self, stage: Stage, *given: Any) -> "Flow":
+        """What a stage makes of each element. given: those of Flows reach it as mappings."""
+        sides = [dict(side.elements) if isinstance(side, Flow) else side for side in given]
+        made = in_parallel(lambda each: [*stage(each, *sides)], self.elements, self.at_once)
+        return replace(self, elements=[*itertools.chain.from_iterable(made)])
+
+    def spread(self) -> "Flow":
+        """The same elements, on all workers."""
+        return self
+
+    def by_key(self, name: str) -> "Flow":
+        """Of pairs: (key, its values) for each key. name: of the step in a pipeline."""
+        del name
+        grouped = defaultdict[Any, list[Any]](list)
+        for key, value in self.elements:
+            grouped[key].append(value)
+        return replace(self, elements=[*grouped.items()])
+
+    def per_key(self, name: str, combine: Callable[[Iterable[Any]], Any]) -> "Flow":
+        """Of pairs: (key, what its values are combined to) for each key."""
+        grouped = self.by_key(name).elements
+        return replace(self, elements=[(key, combine(values)) for key, values in grouped])
+
+
+@dataclass(frozen=True)
 class _Collection(Flow):
-    """A Flow in a pipeline. elements: a PCollection."""
+    """A Flow in a pipeline. elements: a PCollection. beam: the package, which dry runs work
+    without."""
+
+    beam: Any = None
 
     def each(self, stage: Stage, *given: Any) -> Flow:
         """See Flow."""
-        sides = [pvalue.AsDict(side.elements) if isinstance(side, Flow) else side for side in given]
-        return _Collection(self.elements | stage.__name__ >> beam.FlatMap(stage, *sides))
+        as_dict = self.beam.pvalue.AsDict
+        sides = [as_dict(side.elements) if isinstance(side, Flow) else side for side in given]
+        return self._then(stage.__name__, self.beam.FlatMap(stage, *sides))
 
     def spread(self) -> Flow:
         """See Flow."""
-        return _Collection(self.elements | "spread" >> beam.Reshuffle())
+        return self._then("spread", self.beam.Reshuffle())
 
     def by_key(self, name: str) -> Flow:
         """See Flow."""
-        return _Collection(self.elements | name >> beam.GroupByKey())
+        return self._then(name, self.beam.GroupByKey())
 
     def per_key(self, name: str, combine: Callable[[Iterable[Any]], Any]) -> Flow:
         """See Flow."""
-        return _Collection(self.elements | name >> beam.CombinePerKey(combine))
+        return self._then(name, self.beam.CombinePerKey(combine))
+
+    def _then(self, name: str, step: Any) -> Flow:
+        return replace(self, elements=self.elements | name >> step)
 
 
-def pipeline_of(job: ConversionJob, options: Any) -> beam.Pipeline:
-    """A pipeline that converts all splits of a job, or makes a survey. Writes what workers need to
-    know of the job, if it is large."""
+def pipeline_of(job: ConversionJob, options: Any) -> Any:
+    """The Beam pipeline of a job. Writes what workers need to know of the job, if it is large."""
+    import apache_beam as beam
+
     pipeline = beam.Pipeline(options=options)
-    start = _Collection(pipeline | "start" >> beam.Create([None]))
+    start = pipeline | "start" >> beam.Create([None])
     chain = survey.looked if isinstance(job, survey.Survey) else stages.converted
-    chain(start, StoredJob.of(job))
+    chain(_Collection(start, beam=beam), StoredJob.of(job))
     return pipeline

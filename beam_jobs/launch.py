@@ -15,8 +15,8 @@ import numpy as np
 from beam_jobs import stages
 from beam_jobs.commit import Verdict, buried_messages
 from beam_jobs.converter import ConversionJob, Waiting
-from beam_jobs.flow import Flow
 from beam_jobs.gather import rows_of_shard
+from beam_jobs.graph import Flow
 from beam_jobs.ledger import check_expected
 from beam_jobs.plan import framed_bytes
 from beam_jobs.progress import progress_bars, survey_status

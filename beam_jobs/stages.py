@@ -20,7 +20,6 @@ from beam_jobs.commit import commit_split, verdict_on_error
 from beam_jobs.converter import ConversionJob, Packer, Source
 from beam_jobs.copies import Contents, Counted, contents_before, counted
 from beam_jobs.digests import BucketSums, add_sums, hash_sum
-from beam_jobs.flow import Flow
 from beam_jobs.gather import write_shard
 from beam_jobs.ledger import (
     SourceSummary,
@@ -63,9 +62,9 @@ Sums = Mapping[int, BucketSums]  # by bucket key
 Samples = Mapping[int, Sampled]  # by split number
 
 
-def planned(start: Flow, stored: StoredJob) -> tuple[Flow, Flow, Any]:
-    """What the scan finds, and the sums and samples that decide the plans. start: has one element,
-    whatever it is."""
+def planned(start: Any, stored: StoredJob) -> tuple[Any, Any, Any]:
+    """What the scan finds, and the sums and samples that decide the plans. start: a Flow of
+    one element, see graph."""
     found = start.each(groups, stored).spread().each(scan, stored)
     sums = found.each(measure, stored).per_key("sums", add_sums)
     if not stored.job.converter.transforms:
@@ -74,8 +73,8 @@ def planned(start: Flow, stored: StoredJob) -> tuple[Flow, Flow, Any]:
     return found, sums, offered.each(sample, stored)
 
 
-def converted(start: Flow, stored: StoredJob) -> Flow:
-    """The chain to its end. start: see planned."""
+def converted(start: Any, stored: StoredJob) -> Any:
+    """The chain to its end. start: as of planned."""
     found, *sides = planned(start, stored)
     assigned = found.by_key("by bucket").each(assign, stored, *sides)
     gathered = assigned.by_key("by shard").each(gather, stored, *sides)

@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import Any
 
 from beam_jobs.converter import ConversionJob, Source
-from beam_jobs.flow import Flow
 from beam_jobs.packed_files import check_unchanged
 from beam_jobs.stored_job import StoredJob
 from pipeline.errors import ConversionError, RawDataError
@@ -68,8 +67,8 @@ def remove_surveys(job: ConversionJob) -> None:
     in_parallel(job.output.delete, [join(directory, name) for name in names])
 
 
-def looked(start: Flow, stored: StoredJob) -> Flow:
-    """The chain of a survey. start: has one element, whatever it is."""
+def looked(start: Any, stored: StoredJob) -> Any:
+    """The chain of a survey. start: a Flow of one element, see graph."""
     return start.each(groups, stored).spread().each(look, stored)
 
 

@@ -8,7 +8,7 @@ from stages import Stages
 
 from beam_jobs import graph, stages, stored_job
 from beam_jobs.converter import ConversionJob, Source
-from beam_jobs.flow import Flow
+from beam_jobs.graph import Flow
 from converters.table.row_converter import RowConverter
 from pipeline.errors import ConversionError
 from pipeline.storage.storage import Stat

@@ -4,7 +4,7 @@ import pytest
 from stages import Stages
 
 from beam_jobs import graph
-from beam_jobs.flow import Flow
+from beam_jobs.graph import Flow
 from pipeline.commands import verify
 from pipeline.errors import InfeedError
 

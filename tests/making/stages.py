@@ -4,7 +4,7 @@ import contextlib
 from unittest import mock
 
 from beam_jobs import graph, stages, survey
-from beam_jobs.flow import Flow
+from beam_jobs.graph import Flow
 from beam_jobs.stored_job import StoredJob
 
 

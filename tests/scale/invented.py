@@ -25,8 +25,8 @@ from beam_jobs.gather import rows_of_shard
 from beam_jobs.ledger import Receipt, SourceSummary, Written
 from beam_jobs.packed_rows import ROW, PackedFile, PackedRows, trailer_type
 from beam_jobs.plan import SplitPlan
-from beam_jobs.raw_rows import RAW_ROW
 from beam_jobs.references import File, References
+from beam_jobs.shard_rows import RAW_ROW
 from converters.table.row_converter import RowConverter
 from pipeline.shards.frames import FRAME_BYTES
 from pipeline.shards.schema import Schema

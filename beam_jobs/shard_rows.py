@@ -1,20 +1,22 @@
-"""Records which raw data a shard was written from: for each row, the raw file's version and the
-checksum of its bytes.
+"""The rows of one shard, and which raw data it was written from: for each row, the version of the raw
+file and the checksum of its bytes.
 
-They take 16 bytes per row in a receipt, 28 MB for 1.3 million records. A later run compares them
+These take 16 bytes per row in a receipt, 28 MB for 1.3 million records. A later run compares them
 with the raw data it finds, so a split never mixes shards of old and new raw data."""
 
 import base64
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from beam_jobs.converter import ConversionJob
+from beam_jobs.converter import ConversionJob, Source
 from beam_jobs.digests import hash_sum
 from beam_jobs.ledger import Receipt, Rejected, rejected_by_scan
 from beam_jobs.packed_files import stats_of
+from beam_jobs.packed_rows import PackedFile, PackedRecords, PackedRows, joined
 from beam_jobs.plan import Rows, SplitPlan
-from beam_jobs.references import Reference, References, in_order
+from beam_jobs.references import DUPLICATE, Reference, References, decoded, escaped, in_order
 from pipeline.errors import RawDataError
 from pipeline.shards.frames import crc32c
 from pipeline.storage.schemes import open_storage
@@ -81,6 +83,45 @@ class RawShard(Shard):
             ranges = zip(uris, good.offset.tolist(), good.size.tolist(), strict=True)
             yield from zip(good, open_storage(good.files[0].uri).read_ranges(ranges), strict=True)
         check_unchanged(self._plan.job, good)
+
+
+class PackedShard(Shard):
+    """All rows of a shard that are in packed files. See RawShard, which is alike."""
+
+    def __init__(self, plan: SplitPlan, pieces: Sequence[PackedRows]) -> None:
+        """pieces: of each bucket, in order."""
+        self._packed = joined(sorted(pieces, key=lambda piece: piece.rows["rank"][0]))
+        super().__init__(plan, self._packed)
+
+    def crcs(self) -> Iterator[int]:
+        """The checksum of each record that is written. Reads all."""
+        for records in self.records():
+            yield from records.trailers["crc32c"].tolist()
+
+    def name_of(self, row: int) -> str:
+        """The name of the source that a row is from."""
+        file = self._packed.files[self._packed.rows["file"][row]]
+        return source_of(self._plan.job, file).name
+
+    def rejected(self) -> Iterator[Rejected]:
+        """The entries of rejected rows, in order. Reads each of them."""
+        for row in np.flatnonzero(~self.good).tolist():
+            one = self._packed.take([row])
+            (key,), (payload,), (trailer,) = one.alone()
+            repeat = one.files[one.rows["file"][0]].place[0], DUPLICATE
+            uri, error = repeat if one.rows["size"][0] else json.loads(payload)
+            name, offset = escaped(decoded(key)), int(trailer["offset"])
+            yield Rejected(name, escaped(uri), offset, "scan", error)
+
+    def records(self) -> Iterator[PackedRecords]:
+        """The records that are written, in order. Raises RawDataError if one is damaged."""
+        return self._packed.records()
+
+
+def source_of(job: ConversionJob, file: PackedFile) -> Source:
+    """The source that a packed file was made of."""
+    place = file.place[:2]
+    return next(each for each in job.sources if (each.uri, each.offset) == place)
 
 
 def check_unchanged(job: ConversionJob, refs: References) -> None:
