@@ -1,5 +1,5 @@
-"""The rows of one shard, and which raw data it was written from: for each row, the version of the raw
-file and the checksum of its bytes.
+"""The rows of one shard, and which raw data it was written from: for each row, the version of the
+raw file and the checksum of its bytes.
 
 These take 16 bytes per row in a receipt, 28 MB for 1.3 million records. A later run compares them
 with the raw data it finds, so a split never mixes shards of old and new raw data."""
