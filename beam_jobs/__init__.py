@@ -1,5 +1,5 @@
 """Conversion of raw data into shards on Apache Beam: scan, assign, gather, commit. Independent of
 any dataset.
 
-Only `graph`, `dask_runner` and `local_workers` import Beam on import; everything else runs and is
-tested without it."""
+Only `dask_runner` and `local_workers` import Beam on import; everything else runs and is tested
+without it."""

@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from beam_jobs.references import File, Reference, References
+from beam_jobs.rows.references import File, Reference, References
 from pipeline.errors import Reject
 from pipeline.shards.example import Value
 from pipeline.shards.schema import Labels, Schema

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 
 from beam_jobs import stages
-from beam_jobs.commit import Verdict, buried_messages
 from beam_jobs.converter import ConversionJob, Waiting
-from beam_jobs.gather import rows_of_shard
 from beam_jobs.graph import Flow
-from beam_jobs.ledger import check_expected
-from beam_jobs.plan import framed_bytes
 from beam_jobs.progress import progress_bars, survey_status
 from beam_jobs.runners.by_name import find_runner
+from beam_jobs.split.commit import Verdict, buried_messages
+from beam_jobs.split.gather import rows_of_shard
+from beam_jobs.split.ledger import check_expected
+from beam_jobs.split.plan import framed_bytes
+from beam_jobs.split.summary import check_size, empty_folders, empty_shards
 from beam_jobs.stored_job import StoredJob
-from beam_jobs.summary import check_size, empty_folders, empty_shards
 from beam_jobs.survey import Survey
 from pipeline.console import parser
 from pipeline.console.console import Console, say

@@ -17,9 +17,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from beam_jobs.claims import Claim, read_claim
 from beam_jobs.converter import ConversionJob
-from beam_jobs.ledger import parse_receipt
+from beam_jobs.split.claims import Claim, read_claim
+from beam_jobs.split.ledger import parse_receipt
 from beam_jobs.survey import Survey
 from pipeline.console.console import Console
 from pipeline.errors import InfeedError

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import BinaryIO, Self
 
 from beam_jobs.converter import Source
-from beam_jobs.references import encoded
+from beam_jobs.rows.references import encoded
 from pipeline.errors import OptionError, RawDataError, StorageError
 from pipeline.shards.frames import Compression
 from pipeline.sizes import format_bytes

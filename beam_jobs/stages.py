@@ -15,21 +15,22 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from beam_jobs.claims import check_claim, claim
-from beam_jobs.commit import commit_split, verdict_on_error
 from beam_jobs.converter import ConversionJob, Packer, Source
-from beam_jobs.copies import Contents, Counted, contents_before, counted
-from beam_jobs.digests import BucketSums, add_sums, hash_sum
-from beam_jobs.gather import write_shard
-from beam_jobs.ledger import (
+from beam_jobs.rows.digests import BucketSums, add_sums, hash_sum
+from beam_jobs.rows.references import References
+from beam_jobs.split.claims import check_claim, claim
+from beam_jobs.split.commit import commit_split, verdict_on_error
+from beam_jobs.split.copies import Contents, Counted, contents_before, counted
+from beam_jobs.split.gather import write_shard
+from beam_jobs.split.ledger import (
     SourceSummary,
     Written,
     check_scanned,
     distrusting_receipts,
     finished_shards,
 )
-from beam_jobs.packed_files import remove_packed_files, scanned
-from beam_jobs.plan import (
+from beam_jobs.split.packed_files import remove_packed_files, scanned
+from beam_jobs.split.plan import (
     Candidate,
     Rows,
     Sampled,
@@ -39,12 +40,11 @@ from beam_jobs.plan import (
     convert_sample,
     lowest,
 )
-from beam_jobs.plan import (
+from beam_jobs.split.plan import (
     measure as sums_of_rows,
 )
-from beam_jobs.references import References
+from beam_jobs.split.summary import check_size
 from beam_jobs.stored_job import StoredJob, remove_stored_jobs
-from beam_jobs.summary import check_size
 from beam_jobs.survey import remove_surveys
 from pipeline.background import Background
 from pipeline.errors import ConversionError, InfeedError, StorageError

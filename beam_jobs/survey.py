@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from beam_jobs.converter import ConversionJob, Source
-from beam_jobs.packed_files import check_unchanged
+from beam_jobs.split.packed_files import check_unchanged
 from beam_jobs.stored_job import StoredJob
 from pipeline.errors import ConversionError, RawDataError
 from pipeline.shards.typed_json import Json, JsonFile, read_sealed, sealed_line

@@ -19,7 +19,7 @@ from beam_jobs.launch import dry_run, launch, run_survey
 from beam_jobs.runners.by_name import RUNNERS, find_runner
 from beam_jobs.runners.processes import process_flags
 from beam_jobs.scratch import Scratch
-from beam_jobs.summary import check_places
+from beam_jobs.split.summary import check_places
 from beam_jobs.survey import Survey
 from converters.raw.files import unread
 from pipeline.checks import check_number, did_you_mean

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from beam_jobs.launch import exit_with
-from beam_jobs.summary import check_places
+from beam_jobs.split.summary import check_places
 from converters.command_line import chosen_splits, conversion_parser, parsed, run
 from converters.images.image_options import add_image_options, to_jpeg_of
 from converters.raw.class_names import read_class_names

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import get_args
 
 from beam_jobs.launch import exit_with
-from beam_jobs.summary import check_places
+from beam_jobs.split.summary import check_places
 from converters.command_line import chosen_splits, conversion_parser, parsed, run
 from converters.raw.class_names import read_label_text
 from converters.raw.files import left_out

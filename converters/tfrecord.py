@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from beam_jobs.converter import Converted, Reject, Source
-from beam_jobs.references import Reference, References, column
+from beam_jobs.rows.references import Reference, References, column
 from beam_jobs.scratch import Scratch, read_compressed, readable
 from converters.raw.files import open_raw_data
 from converters.raw.splits import chosen

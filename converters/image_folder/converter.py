@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from beam_jobs.converter import Converted, Reject, Source
-from beam_jobs.references import File, Reference, References
+from beam_jobs.rows.references import File, Reference, References
 from converters.images import image_records
 from converters.images.image_archives import class_files
 from converters.raw.class_names import names_digest, position

@@ -15,7 +15,7 @@ from unicodedata import normalize
 
 from beam_jobs.converter import Source
 from beam_jobs.scratch import Scratch
-from beam_jobs.summary import empty_classes
+from beam_jobs.split.summary import empty_classes
 from converters.images.image_archives import (
     KNOWN_SUFFIXES,
     Archive,

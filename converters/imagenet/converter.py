@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from beam_jobs.converter import Converted, Source
-from beam_jobs.references import File, Reference, References
+from beam_jobs.rows.references import File, Reference, References
 from converters.imagenet.boxes import BOX_BYTES, read_boxes
 from converters.imagenet.records import FORMS, Form, FormName
 from converters.images.image_records import (

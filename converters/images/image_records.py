@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from beam_jobs.references import File, Reference, References, bounded, encoded
+from beam_jobs.rows.references import File, Reference, References, bounded, encoded
 from converters.raw.tars import Member
 from pipeline.raw.jpeg import Jpeg
 from pipeline.shards.schema import Feature

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from beam_jobs.converter import Converted, Source
-from beam_jobs.references import File, Reference, References
+from beam_jobs.rows.references import File, Reference, References
 from beam_jobs.scratch import Scratch, readable
 from converters.images.image_records import folder_members
 from converters.pixels.records import pixel_features, pixel_rows, pixel_values

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from beam_jobs.converter import Converted, Source
-from beam_jobs.references import Reference, References
+from beam_jobs.rows.references import Reference, References
 from beam_jobs.scratch import Scratch, readable
 from converters.pixels.records import pixel_features, pixel_rows, pixel_values
 from converters.raw.class_names import names_digest

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 from PIL import Image
 
-from beam_jobs.references import File, References, column
+from beam_jobs.rows.references import File, References, column
 from pipeline.shards.schema import Feature
 
 _COLORSPACES = {1: b"GRAY", 3: b"RGB"}

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from beam_jobs.references import encoded
+from beam_jobs.rows.references import encoded
 from converters.raw.files import first_few
 from pipeline.checks import check_number
 from pipeline.errors import OptionError, RawDataError

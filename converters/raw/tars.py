@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from beam_jobs.references import decoded
+from beam_jobs.rows.references import decoded
 from pipeline.errors import RawDataError
 from pipeline.storage.storage import Storage
 

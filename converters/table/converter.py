@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from beam_jobs.converter import Converted, Source
-from beam_jobs.references import MAX_NAME_BYTES, File, Reference, References, bounded
+from beam_jobs.rows.references import MAX_NAME_BYTES, File, Reference, References, bounded
 from converters.images.image_records import UNLABELLED, image_features, member_error
 from converters.raw.splits import HeldOut, is_of
 from converters.raw.tars import Member

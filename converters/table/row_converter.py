@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from beam_jobs.converter import Pack, Source
-from beam_jobs.references import Reference, encoded
+from beam_jobs.rows.references import Reference, encoded
 from converters.raw.splits import HeldOut
 from converters.table.block_values import contents_of, values_of
 from converters.table.columns import (

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from beam_jobs.converter import Pack, Source, files_of
-from beam_jobs.references import File, Reference, encoded
+from beam_jobs.rows.references import File, Reference, encoded
 from converters.raw.batches import batches
 from converters.raw.splits import HeldOut
 from converters.text.documents import Document, DocumentFormat, documents

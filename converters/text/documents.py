@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Literal, NamedTuple
 
 from beam_jobs.converter import Source, group_of
-from beam_jobs.references import File
+from beam_jobs.rows.references import File
 from converters.raw.files import files_below, first_few, open_raw_data
 from converters.raw.splits import HeldOut, by_split, chosen
 from converters.table.layouts import RawTables

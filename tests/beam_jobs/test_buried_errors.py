@@ -6,7 +6,7 @@ import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from beam_jobs import stages
-from beam_jobs.commit import buried_messages
+from beam_jobs.split.commit import buried_messages
 from converters import idx_to_gcs
 from pipeline import errors
 from pipeline.errors import ConversionError, InfeedError, StorageError
@@ -50,7 +50,7 @@ def test_a_worker_that_can_write_no_verdict_still_names_its_error(
     raw_mnist.write()
     flags = [f"--raw-data-dir={raw_mnist.directory}", f"--gcs-output-path={tmp_path}/out"]
     monkeypatch.setattr(stages, "write_shard", full)
-    monkeypatch.setattr("beam_jobs.commit.Verdict.write", full)
+    monkeypatch.setattr("beam_jobs.split.commit.Verdict.write", full)
     with pytest.raises(ConversionError) as raised:
         idx_to_gcs.main([*flags, f"--runner={runner}"])
     assert str(raised.value) == "cannot write shard: No space left on device"

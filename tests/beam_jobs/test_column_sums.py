@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from sweep import examples
 
-from beam_jobs import column_sums
-from beam_jobs.column_sums import ColumnSums, RecordSums
+from beam_jobs.rows import column_sums
+from beam_jobs.rows.column_sums import ColumnSums, RecordSums
 from pipeline.errors import SchemaError
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Schema

@@ -8,15 +8,15 @@ import uuid
 import numpy as np
 import pytest
 
-from beam_jobs.claims import claim
-from beam_jobs.commit import Verdict, commit_split
 from beam_jobs.converter import ConversionJob
-from beam_jobs.copies import Counted
-from beam_jobs.digests import BucketSums, add_sums, hash_sum
-from beam_jobs.gather import write_shard
-from beam_jobs.ledger import SourceSummary, Written, finished_shard, finished_shards
-from beam_jobs.plan import SplitPlan, by_bucket, measure
-from beam_jobs.references import concat
+from beam_jobs.rows.digests import BucketSums, add_sums, hash_sum
+from beam_jobs.rows.references import concat
+from beam_jobs.split.claims import claim
+from beam_jobs.split.commit import Verdict, commit_split
+from beam_jobs.split.copies import Counted
+from beam_jobs.split.gather import write_shard
+from beam_jobs.split.ledger import SourceSummary, Written, finished_shard, finished_shards
+from beam_jobs.split.plan import SplitPlan, by_bucket, measure
 from converters.imagenet.converter import ImagenetConverter
 from converters.imagenet.layouts import find_raw
 from pipeline.errors import ConversionError, RawDataError, StorageError

@@ -6,7 +6,8 @@ import random
 import pytest
 from converted import ledger_of, records_of
 
-from beam_jobs import packed_files, packed_rows, plan
+from beam_jobs.rows import packed_rows
+from beam_jobs.split import packed_files, plan
 from converters import table_to_gcs, text_to_gcs
 from converters.text import converter as text_converter
 from pipeline.errors import ConversionError

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from beam_jobs.summary import check_places
+from beam_jobs.split.summary import check_places
 from pipeline.errors import ConversionError, OptionError
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.naming import plan_file

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep import examples
 
-from beam_jobs import plan as planning
 from beam_jobs.converter import ConversionJob, Source, group_of
-from beam_jobs.digests import BucketSums, add_sums, row_hashes
-from beam_jobs.plan import SplitPlan, by_bucket, framed_bytes, measure
-from beam_jobs.references import File, Reference, References, concat, in_order
+from beam_jobs.rows.digests import BucketSums, add_sums, row_hashes
+from beam_jobs.rows.references import File, Reference, References, concat, in_order
+from beam_jobs.split import plan as planning
+from beam_jobs.split.plan import SplitPlan, by_bucket, framed_bytes, measure
 from pipeline.shards.naming import ranks
 from pipeline.shards.schema import Schema
 from pipeline.storage.storage import Stat

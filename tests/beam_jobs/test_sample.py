@@ -11,8 +11,8 @@ from rich.console import Console
 
 from beam_jobs.converter import ConversionJob
 from beam_jobs.launch import launch, preview
-from beam_jobs.plan import Candidate, Sampled, candidates, convert_sample, lowest
-from beam_jobs.references import concat
+from beam_jobs.rows.references import concat
+from beam_jobs.split.plan import Candidate, Sampled, candidates, convert_sample, lowest
 from converters.command_line import beam_options
 from converters.image_folder.converter import ImageFolderConverter
 from converters.image_folder.layouts import find_folders

@@ -17,8 +17,8 @@ from rich.progress import Progress
 
 from beam_jobs import progress as progress_bars
 from beam_jobs.converter import ConversionJob, Source
-from beam_jobs.ledger import Receipt
 from beam_jobs.progress import _Bar, _update
+from beam_jobs.split.ledger import Receipt
 from pipeline.console.console import Console
 from pipeline.errors import ConversionError
 from pipeline.shards.manifest import read_manifest

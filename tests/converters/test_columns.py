@@ -13,7 +13,7 @@ import pytest
 from converted import ledger_of, records_of
 from pyarrow import parquet
 
-from beam_jobs.column_sums import ColumnSums
+from beam_jobs.rows.column_sums import ColumnSums
 from converters.table import column_cells
 from converters.table.columns import Column
 from pipeline.commands import describe

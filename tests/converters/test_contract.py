@@ -12,11 +12,11 @@ from converter_rows import CONVERTERS
 from rich.console import Console
 from sweep import SWEEP
 
-from beam_jobs import packed_files
 from beam_jobs.converter import ConversionJob
 from beam_jobs.launch import launch
-from beam_jobs.packed_rows import PackedRows
-from beam_jobs.references import concat
+from beam_jobs.rows.packed_rows import PackedRows
+from beam_jobs.rows.references import concat
+from beam_jobs.split import packed_files
 from converters.command_line import beam_options
 from pipeline.shards.example import encode_example
 from pipeline.shards.example_decoding import decode_example

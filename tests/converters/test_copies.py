@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from stages import without_beam
 
-from beam_jobs.copies import Contents, Counted, counted
+from beam_jobs.split.copies import Contents, Counted, counted
 from converters import image_folder_to_gcs, table_to_gcs, text_to_gcs, tfrecord_to_gcs
 from converters.raw.splits import HeldOut
 from pipeline.commands import describe, verify

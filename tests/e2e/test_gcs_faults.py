@@ -10,7 +10,7 @@ from stages import without_beam
 
 from beam_jobs import stages
 from beam_jobs.launch import exit_with
-from beam_jobs.ledger import Receipt
+from beam_jobs.split.ledger import Receipt
 from converters import imagenet_to_gcs
 from pipeline.shards.manifest import read_manifest
 from pipeline.storage import gcs_upload

@@ -22,7 +22,7 @@ from raw_data.imagenet import RawImagenet
 from stages import without_beam
 from sweep import SWEEP
 
-from beam_jobs.ledger import SourceSummary
+from beam_jobs.split.ledger import SourceSummary
 from pipeline.errors import ConversionError
 
 ROOT = Path(__file__).parents[2]

@@ -17,16 +17,16 @@ from pathlib import Path
 import numpy as np
 
 from beam_jobs import stages
-from beam_jobs.commit import commit_split
 from beam_jobs.converter import ConversionJob, Source
-from beam_jobs.copies import Counted
-from beam_jobs.digests import BucketSums, hash_sum
-from beam_jobs.gather import rows_of_shard
-from beam_jobs.ledger import Receipt, SourceSummary, Written
-from beam_jobs.packed_rows import ROW, PackedFile, PackedRows, trailer_type
-from beam_jobs.plan import SplitPlan
-from beam_jobs.references import File, References
-from beam_jobs.shard_rows import RAW_ROW
+from beam_jobs.rows.digests import BucketSums, hash_sum
+from beam_jobs.rows.packed_rows import ROW, PackedFile, PackedRows, trailer_type
+from beam_jobs.rows.references import File, References
+from beam_jobs.split.commit import commit_split
+from beam_jobs.split.copies import Counted
+from beam_jobs.split.gather import rows_of_shard
+from beam_jobs.split.ledger import Receipt, SourceSummary, Written
+from beam_jobs.split.plan import SplitPlan
+from beam_jobs.split.shard_rows import RAW_ROW
 from converters.table.row_converter import RowConverter
 from pipeline.shards.frames import FRAME_BYTES
 from pipeline.shards.schema import Schema
@@ -188,7 +188,7 @@ def commit(records, out):
     summaries = [SourceSummary(n, None, count, digest * (n == 0)) for n, count in enumerate(parts)]
 
     def run():
-        from beam_jobs.claims import claim
+        from beam_jobs.split.claims import claim
 
         claim(plan)
         return commit_split(plan, summaries, written, Counted()).ok * records

@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 import invented
 
-from beam_jobs import plan
+from beam_jobs.split import plan
 
 MB = 10**6
 # a process's bytes, or those of Python in it, for 10, 30 and 100 million records

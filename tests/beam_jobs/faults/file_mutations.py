@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from beam_jobs.commit import Verdict
 from beam_jobs.converter import ConversionJob
+from beam_jobs.split.commit import Verdict
 from pipeline.commands import verify
 from pipeline.errors import InfeedError
 

@@ -139,7 +139,7 @@ elif "KILL_ROOT" in os.environ:
 
         kill_in_scan(ImagenetConverter)
     elif moment == "assign":
-        from beam_jobs.plan import SplitPlan
+        from beam_jobs.split.plan import SplitPlan
 
         kill_in_assign(SplitPlan)
     elif moment and not in_bucket:

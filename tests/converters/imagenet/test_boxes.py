@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from beam_jobs.references import concat
+from beam_jobs.rows.references import concat
 from converters.imagenet.boxes import box_features, read_boxes
 from converters.imagenet.converter import ImagenetConverter
 from converters.imagenet.layouts import find_raw

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from beam_jobs.converter import Source
-from beam_jobs.references import References
+from beam_jobs.rows.references import References
 from converters.imagenet.converter import ImagenetConverter
 from converters.imagenet.layouts import (
     RawImagenet,

@@ -5,7 +5,7 @@ import tracemalloc
 
 import pytest
 
-from beam_jobs.references import File, Reference, bounded
+from beam_jobs.rows.references import File, Reference, bounded
 from converters.images.image_records import in_batches
 from pipeline.storage.storage import Stat
 

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 
 from beam_jobs.converter import ConversionJob, Pack, Packer, Source, files_of
-from beam_jobs.digests import row_hashes, text_hashes
-from beam_jobs.ledger import Rejected, check_rejected, rejected_by_scan
-from beam_jobs.packed_rows import CHECK_BYTES, ROW, PackedFile, PackedRows, trailer_type
-from beam_jobs.plan import Rows, buckets_of, sums_of
-from beam_jobs.references import File, bounded, encoded
+from beam_jobs.rows.digests import row_hashes, text_hashes
+from beam_jobs.rows.packed_rows import CHECK_BYTES, ROW, PackedFile, PackedRows, trailer_type
+from beam_jobs.rows.references import File, bounded, encoded
+from beam_jobs.split.ledger import Rejected, check_rejected, rejected_by_scan
+from beam_jobs.split.plan import Rows, buckets_of, sums_of
 from pipeline.errors import RawDataError
 from pipeline.shards.frames import crc32c
 from pipeline.shards.naming import ranks

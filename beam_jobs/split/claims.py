@@ -14,11 +14,11 @@ import numpy as np
 from msgspec import Meta
 
 from beam_jobs.converter import ConversionJob
-from beam_jobs.ledger import parse_receipt, receipts_of
-from beam_jobs.packed_files import scanned
-from beam_jobs.packed_rows import PackedRows
-from beam_jobs.plan import Rows, SplitPlan
-from beam_jobs.shard_rows import (
+from beam_jobs.rows.packed_rows import PackedRows
+from beam_jobs.split.ledger import parse_receipt, receipts_of
+from beam_jobs.split.packed_files import scanned
+from beam_jobs.split.plan import Rows, SplitPlan
+from beam_jobs.split.shard_rows import (
     RAW_ROW,
     differing,
     name_of,

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from beam_jobs.column_sums import ColumnSums
 from beam_jobs.converter import ConversionJob
-from beam_jobs.plan import SplitPlan
-from beam_jobs.references import Reference, References, escaped
+from beam_jobs.rows.column_sums import ColumnSums
+from beam_jobs.rows.references import Reference, References, escaped
+from beam_jobs.split.plan import SplitPlan
 from pipeline.errors import ConversionError, LostDataError, StorageError
 from pipeline.shards.manifest import ShardEntry
 from pipeline.shards.naming import add_digests, receipt_file

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from beam_jobs.digests import BucketSums
-from beam_jobs.references import File, stat_hash
+from beam_jobs.rows.digests import BucketSums
+from beam_jobs.rows.references import File, stat_hash
 from pipeline.errors import RawDataError
 from pipeline.shards.frames import FRAME_BYTES, crc32c
 from pipeline.storage.schemes import open_storage

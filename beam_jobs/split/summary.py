@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from beam_jobs.converter import ConversionJob, Source
-from beam_jobs.ledger import Ledger
-from beam_jobs.plan import SplitPlan
+from beam_jobs.split.ledger import Ledger
+from beam_jobs.split.plan import SplitPlan
 from pipeline.errors import ConversionError, OptionError
 from pipeline.shards.manifest import ShardEntry, SplitEntry
 from pipeline.shards.naming import summary_file

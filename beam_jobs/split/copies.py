@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from beam_jobs.converter import ConversionJob
-from beam_jobs.ledger import Receipt, parse_receipt, receipts_of
-from beam_jobs.plan import SplitPlan
+from beam_jobs.split.ledger import Receipt, parse_receipt, receipts_of
+from beam_jobs.split.plan import SplitPlan
 from pipeline.errors import InfeedError
 from pipeline.shards.copies import EXAMPLES, Copies
 from pipeline.shards.example_decoding import decode_example

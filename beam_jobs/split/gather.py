@@ -14,14 +14,14 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from beam_jobs.claims import read_claim
-from beam_jobs.column_sums import RecordSums
 from beam_jobs.converter import Packer, Reject
-from beam_jobs.ledger import Ledger, Receipt, Rejected, check_rejected, finished_shard
-from beam_jobs.packed_rows import PackedRecords, PackedRows
-from beam_jobs.plan import Rows, SplitPlan
-from beam_jobs.references import Reference, References, concat, encoded
-from beam_jobs.shard_rows import PackedShard, RawShard, recorded_rows
+from beam_jobs.rows.column_sums import RecordSums
+from beam_jobs.rows.packed_rows import PackedRecords, PackedRows
+from beam_jobs.rows.references import Reference, References, concat, encoded
+from beam_jobs.split.claims import read_claim
+from beam_jobs.split.ledger import Ledger, Receipt, Rejected, check_rejected, finished_shard
+from beam_jobs.split.plan import Rows, SplitPlan
+from beam_jobs.split.shard_rows import PackedShard, RawShard, recorded_rows
 from pipeline.errors import RawDataError
 from pipeline.shards.copies import content_digest, content_digests
 from pipeline.shards.example import example_pieces

@@ -19,9 +19,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from beam_jobs.converter import ConversionJob, Packer, Reject
-from beam_jobs.digests import BucketSums, add_sums, hash_sum, mixed, row_hashes, text_hashes
-from beam_jobs.packed_rows import PackedRows, merged
-from beam_jobs.references import DUPLICATE, File, Reference, References, concat, encoded, in_order
+from beam_jobs.rows.digests import BucketSums, add_sums, hash_sum, mixed, row_hashes, text_hashes
+from beam_jobs.rows.packed_rows import PackedRows, merged
+from beam_jobs.rows.references import (
+    DUPLICATE,
+    File,
+    Reference,
+    References,
+    concat,
+    encoded,
+    in_order,
+)
 from pipeline.shards.example import encode_example
 from pipeline.shards.frames import FRAME_BYTES
 from pipeline.shards.naming import key_digest, shard_file

@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from beam_jobs.claims import check_mergeable, renew_claim
 from beam_jobs.converter import ConversionJob
-from beam_jobs.copies import Counted
-from beam_jobs.ledger import (
+from beam_jobs.split.claims import check_mergeable, renew_claim
+from beam_jobs.split.copies import Counted
+from beam_jobs.split.ledger import (
     Ledger,
     SourceSummary,
     Written,
@@ -30,8 +30,8 @@ from beam_jobs.ledger import (
     check_scanned,
     prove,
 )
-from beam_jobs.plan import SplitPlan
-from beam_jobs.summary import empty_folders, in_words, odd_shares, summarize, write_summary
+from beam_jobs.split.plan import SplitPlan
+from beam_jobs.split.summary import empty_folders, in_words, odd_shares, summarize, write_summary
 from pipeline.errors import ConversionError, InfeedError, StorageError
 from pipeline.packages import version_of
 from pipeline.shards.copies import update_copies

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from beam_jobs.converter import ConversionJob, Source
-from beam_jobs.digests import hash_sum
-from beam_jobs.ledger import Receipt, Rejected, rejected_by_scan
-from beam_jobs.packed_files import stats_of
-from beam_jobs.packed_rows import PackedFile, PackedRecords, PackedRows, joined
-from beam_jobs.plan import Rows, SplitPlan
-from beam_jobs.references import DUPLICATE, Reference, References, decoded, escaped, in_order
+from beam_jobs.rows.digests import hash_sum
+from beam_jobs.rows.packed_rows import PackedFile, PackedRecords, PackedRows, joined
+from beam_jobs.rows.references import DUPLICATE, Reference, References, decoded, escaped, in_order
+from beam_jobs.split.ledger import Receipt, Rejected, rejected_by_scan
+from beam_jobs.split.packed_files import stats_of
+from beam_jobs.split.plan import Rows, SplitPlan
 from pipeline.errors import RawDataError
 from pipeline.shards.frames import crc32c
 from pipeline.storage.schemes import open_storage

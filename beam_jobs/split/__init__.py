@@ -1,0 +1,1 @@
+"""The life of a split: its plan, its claim, its shards and receipts, the proof, the commit."""
