@@ -308,11 +308,14 @@ def distrusting_receipts(plans: Sequence[SplitPlan]) -> Iterator[None]:
         yield
     except LostDataError:
         for plan in plans:
-            stored = receipts_of(plan, plan.num_shards)
-            receipts = [receipt for receipt in stored if receipt and receipt.plan == plan.digest]
-            handled = add_digests(int(receipt.handled_digest, 16) for receipt in receipts)
-            for receipt in receipts if handled != plan.total.key_digest else ():
-                file = receipt_file(plan.split, receipt.shard, plan.num_shards)
+            digests = {
+                receipt.shard: int(receipt.handled_digest, 16)
+                for receipt in receipts_of(plan, plan.num_shards)
+                if receipt and receipt.plan == plan.digest
+            }
+            lost = add_digests(digests.values()) != plan.total.key_digest
+            for shard in digests if lost else ():
+                file = receipt_file(plan.split, shard, plan.num_shards)
                 with contextlib.suppress(StorageError):  # some buckets forbid deletion
                     plan.job.output.delete(plan.job.path(file))
         raise
