@@ -141,7 +141,7 @@ def train_dataset(
         records = data.records
         order, window_bytes = plan_mixture(data, global_batch, sizes, seed=seed)
     else:
-        records = _limited(open_dataset(data, split), limit)
+        records = _limited(open_dataset(data, split, index_dir=_directory(cache)), limit)
         order, window_bytes = plan_records(records, global_batch, sizes, seed=seed, epochs=epochs)
     check_hosts(records.info, hosts)
     if cache is not None:  # sooner or later, every host needs every record
@@ -221,7 +221,9 @@ def eval_dataset(
             "would not be exact. 'mask' leaves bad records out and reports how many there are."
         )
     rows = hosts.host_rows(global_batch)
-    records = _limited(open_dataset(data, split, default_split="validation"), limit)
+    index_dir = _directory(cache)
+    opened = open_dataset(data, split, default_split="validation", index_dir=index_dir)
+    records = _limited(opened, limit)
     order = EvalOrder(records.info.num_records, global_batch)
     host_batch = sum(map(len, rows))
     if cache is not None:
@@ -266,6 +268,10 @@ def checked_start_step(start_step: int) -> int:
     """start_step as an int. OptionError if it is below 0."""
     check_number("start_step", start_step, at_least=0)
     return int(start_step)
+
+
+def _directory(cache: Cache | None) -> Cache | None:
+    return None if cache == "ram" else cache
 
 
 def _limited(records: Records, limit: int | None) -> Records:

@@ -18,7 +18,7 @@ from pipeline.commands.index_builder import IndexedFile, indexed_files, publish_
 from pipeline.console.console import Console, byte_bar, say
 from pipeline.console.parser import Parser, exit_with
 from pipeline.console.schema_options import add_schema_options, check_label_options
-from pipeline.errors import ConversionError, EmptySplitError, OptionError, ShardError
+from pipeline.errors import ConversionError, EmptySplitError, OptionError
 from pipeline.packages import version_of
 from pipeline.shards.manifest import (
     INDEX_WRITER,
@@ -29,7 +29,7 @@ from pipeline.shards.manifest import (
 )
 from pipeline.shards.naming import MANIFEST_FILE, index_file, parts_file, validate_split
 from pipeline.shards.schema import PASSED_ON, Schema
-from pipeline.shards.split_index import decode_rows, read_parts
+from pipeline.shards.split_index import PARTS_BEGIN, decode_rows
 from pipeline.sizes import format_bytes
 from pipeline.sources.merged_schemas import merged_schema, read_labels, read_schema
 from pipeline.sources.named_splits import Files, files_by_name, matching_files
@@ -134,9 +134,9 @@ def _check(storage: Storage, directory: str, files: Files) -> None:
             if storage.exists(path):
                 decode_rows(storage.map(path))
             path = join(directory, parts_file(split))
-            if storage.exists(path):
-                read_parts(storage, directory, split)
-        except (ValueError, ShardError) as e:
+            if storage.exists(path) and not storage.read(path).startswith(PARTS_BEGIN):
+                raise ValueError("it has other content")
+        except ValueError as e:
             raise ConversionError(
                 f"{path} is not an index, so it is not replaced: {e}. Move it."
             ) from e

@@ -124,7 +124,7 @@ class DiskStore:
                 "or use cache='ram'."
             )
         self._name = records.name
-        self._index = SplitIndex(np.stack([lengths, crcs], axis=1), [len(lengths)])
+        self._index = SplitIndex(np.stack([lengths[:], crcs[:]], axis=1), [len(lengths)])
         folder = Path(directory) / records.fingerprint
         self._path = str(folder / RECORDS_FILE)
         (size,) = self._index.shard_bytes().tolist()

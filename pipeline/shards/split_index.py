@@ -15,14 +15,15 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+from google_crc32c import Checksum
 
 from pipeline.errors import ShardError, StorageError
 from pipeline.shards.frames import FRAME_BYTES, crc32c, crc32c_of
 from pipeline.shards.manifest import SplitEntry
 from pipeline.shards.naming import index_file, parts_file
 from pipeline.shards.typed_json import Count, JsonFile, read_sealed
-from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import Storage, join
+from pipeline.storage.local import LocalStorage
+from pipeline.storage.storage import Storage, join, pieces_of
 
 INDEX_HEADER_BYTES = 128  # of an index file, for any number of records
 INDEX_ROW_BYTES = 8
@@ -32,9 +33,9 @@ WHOLE_BYTES = 8 * 1024**2
 PART_RECORDS = 16_384
 # The offset of every 32nd record is kept, in 4 bytes. For others, lengths are added up.
 MARK_RECORDS = 32
-_TOGETHER = 2048  # records whose lengths are added up together: they fit the cache of a core
+_TOGETHER = 1_024  # records whose lengths are added up together: they fit the cache of a core
+PARTS_BEGIN = b'{"index_crc32c": '  # of a parts file
 _READ_BYTES = 4 * 1024**2
-_MEND = "Convert the split again, which keeps the finished shards."
 Crc = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 
 
@@ -118,16 +119,11 @@ class SplitIndex:
         self._first_marks = np.cumsum(marks) - marks
         # bytes of its part before each mark; pages that are not needed take no memory
         self._marks = np.zeros(marks.sum(), np.min_scalar_type(parts[1].max(initial=0)))
-        # A row as one number, and all runs of 32 rows: views.
+        # Of arrays of 8 bytes, take() is fast and copies nothing.
         self._words = self._rows.reshape(-1).view("<u8")
-        width = min(MARK_RECORDS, len(self._words))
-        shape = (len(self._words) - width + 1, width)
-        self._runs = np.lib.stride_tricks.as_strided(self._words, shape, (8, 8), writeable=False)
-        # For single records: an item of an array takes twice as long.
+        # for single records: an item of an array takes twice as long
         self._values = self._rows.reshape(-1).data
         self._start_list = self._starts.tolist()
-        # shard, byte of it and mark at which each proven part begins
-        self._found = dict[int, tuple[int, ...]]()
 
     def __reduce__(self) -> tuple[Any, ...]:
         shard_records = np.diff(self.shard_starts)
@@ -157,55 +153,45 @@ class SplitIndex:
 
     def shard_bytes(self) -> np.ndarray:
         """int64: the expected size of each shard in bytes."""
-        sizes = np.zeros(len(self.shard_starts) - 1, np.int64)
-        np.add.at(sizes, self._shards, self.parts[1])
-        return sizes
+        sizes = np.bincount(self._shards, self.parts[1], len(self.shard_starts) - 1)
+        return sizes.astype(np.int64)  # exactly, below 2**53
 
     def locate(self, record_ids: np.ndarray) -> Location:
         """The places of records. record_ids: int64 [n], numbers in the split, 0..N-1."""
         ids = np.asarray(record_ids, np.int64)
         part = np.searchsorted(self._starts, ids, side="right") - 1
         self._prove(part)
-        pieces = (slice(at, at + _TOGETHER) for at in range(0, len(ids), _TOGETHER))
-        offsets = [self._offsets_of(ids[piece], part[piece]) for piece in pieces]
+        offset = np.zeros(len(ids), np.int64)
+        for at in range(0, len(ids), _TOGETHER):
+            piece = slice(at, at + _TOGETHER)
+            offset[piece] = self._offsets_of(ids[piece], part[piece])
         shard = self._shards[part]
-        words = self._words[ids]
-        return Location(
-            shard=shard,
-            record=ids - self.shard_starts[shard],
-            offset=np.concatenate(offsets) if offsets else np.zeros(0, np.int64),
-            length=(words & np.uint64(0xFFFFFFFF)).astype(np.int64),
-            crc=(words >> np.uint64(32)).astype(np.uint32),
-        )
+        rows = self._words[ids].view(np.uint32).reshape(-1, 2)
+        lengths = rows[:, 0].astype(np.int64)
+        return Location(shard, ids - self.shard_starts[shard], offset, lengths, rows[:, 1])
 
     def locate_one(self, record_id: int) -> tuple[int, int, int, int]:
         """Shard, offset, length and crc of one record, as in a Location: 2 us instead of 50 us."""
         part = bisect_right(self._start_list, record_id) - 1
-        if part not in self._found:
+        if not self._proven.item(part):
             self._prove(np.array([part]))
-        shard, offset, first_mark = self._found[part]
         mark, beyond = divmod(record_id - self._start_list[part], MARK_RECORDS)
+        offset = self._offsets.item(part) + self._marks.item(self._first_marks.item(part) + mark)
         at = 2 * record_id
-        lengths = sum(self._values[at - 2 * beyond : at : 2]) + FRAME_BYTES * beyond
-        offset += self._marks.item(first_mark + mark) + lengths
-        return shard, offset, self._values[at], self._values[at + 1]
+        offset += sum(self._values[at - 2 * beyond : at : 2]) + FRAME_BYTES * beyond
+        return self._shards.item(part), offset, self._values[at], self._values[at + 1]
 
     def _offsets_of(self, ids: np.ndarray, part: np.ndarray) -> np.ndarray:
         mark, beyond = np.divmod(ids - self._starts[part], MARK_RECORDS)
-        mark += self._first_marks[part]
-        new = np.diff(mark, prepend=-1) != 0  # neighbours often have the same one
+        new = np.diff(ids - beyond, prepend=-1) != 0  # neighbours often have the same mark
         which = np.cumsum(new) - 1
-        mark, part = mark[new], part[new]
-        marked = ids[new] - beyond[new]
-        # up to 32 records from the mark on; in the end of the index, with some before it
-        first = np.minimum(marked, len(self._runs) - 1)
-        lengths = self._runs[first].view(np.uint32)[:, ::2]
-        sums = np.zeros((len(first), lengths.shape[1] + 1), np.int64)
+        part = part[new]
+        marks = self._marks[self._first_marks[part] + mark[new]].astype(np.int64)
+        rows = (ids - beyond)[new, np.newaxis] + np.arange(MARK_RECORDS)
+        lengths = self._words.take(rows, mode="clip").view(np.uint32)[:, ::2]
+        sums = np.zeros((len(part), MARK_RECORDS + 1), np.int64)
         np.cumsum(lengths, axis=1, out=sums[:, 1:])
-        before = marked - first
-        offset = self._offsets[part] + self._marks[mark].astype(np.int64)
-        offset -= sums[np.arange(len(first)), before]
-        return offset[which] + sums[which, before[which] + beyond] + FRAME_BYTES * beyond
+        return (self._offsets[part] + marks)[which] + sums[which, beyond] + FRAME_BYTES * beyond
 
     def _prove(self, parts: np.ndarray) -> None:
         """Checks those of these parts that have not been, and marks their records."""
@@ -224,14 +210,11 @@ class SplitIndex:
             sums = np.add.reduceat(frames, np.arange(0, len(frames), MARK_RECORDS))
             at = self._first_marks[part]
             self._marks[at : at + len(sums)] = np.cumsum(sums) - sums
-            # last, because other threads read them
-            columns = (self._shards, self._offsets, self._first_marks)
-            self._found[part] = tuple(column.item(part) for column in columns)
-            self._proven[part] = True
+            self._proven[part] = True  # last, because other threads read it
 
 
 def _mapped_again(path: str, shard_records: np.ndarray, parts: np.ndarray) -> SplitIndex:
-    rows = decode_rows(open_storage(path).map(path))
+    rows = decode_rows(LocalStorage().map(path))
     return SplitIndex(rows, shard_records, parts, path, mapped=True)
 
 
@@ -250,12 +233,25 @@ def decode_rows(data: bytes | mmap.mmap) -> np.ndarray:
 
 
 def load_index(
-    storage: Storage, directory: str, split: str, entry: SplitEntry, *, check_all: bool = False
+    storage: Storage,
+    directory: str,
+    split: str,
+    entry: SplitEntry,
+    *,
+    check_all: bool = False,
+    index_dir: str | None = None,
 ) -> SplitIndex:
     """The index of a split, checked against its manifest entry: completely, or where it is large
-    and has a parts file, by its parts when they are needed. Raises ShardError naming the file."""
+    and has a parts file, by its parts when they are needed. Raises ShardError naming the file.
+
+    index_dir: a directory of this host for a copy of an index that is in a bucket; None holds it in
+    memory."""
     path = join(directory, index_file(split))
-    data = storage.map(path)
+    files = storage
+    if index_dir and storage.remote:
+        files = LocalStorage()
+        path = _copy(storage, path, join(index_dir, f"{entry.index_crc32c:08x}.npy"))
+    data = files.map(path)
     large = len(data) > WHOLE_BYTES and not check_all
     parts = find_parts(storage, directory, split, entry) if large else None
     if parts is None and (crc := crc32c_of(_pieces(data))) != entry.index_crc32c:
@@ -270,7 +266,7 @@ def load_index(
         raise ShardError(f"{path} is not an index: {e}.") from e
     if len(rows) == entry.num_records:
         records = [shard.records for shard in entry.shards]
-        index = SplitIndex(rows, records, parts, path, mapped=not storage.remote)
+        index = SplitIndex(rows, records, parts, path, mapped=not files.remote)
         if index.shard_bytes().tolist() == [shard.bytes for shard in entry.shards]:
             return index
     raise ShardError(
@@ -284,18 +280,24 @@ def _pieces(data: bytes | mmap.mmap) -> Iterator[bytes]:
     return (data[at : at + _READ_BYTES] for at in range(0, len(data), _READ_BYTES))
 
 
-def read_parts(storage: Storage, directory: str, split: str) -> Parts:
-    """The parts file of a split. Raises StorageError, and ShardError if it is damaged."""
-    path = join(directory, parts_file(split))
-    return read_sealed(JsonFile(path, ShardError, _MEND), storage.read(path), Parts)
+def _copy(storage: Storage, path: str, copy: str) -> str:
+    """The path of a copy on this host. Processes that start together may each make it."""
+    local = LocalStorage()
+    if not local.exists(copy):
+        pieces = pieces_of(storage, path, storage.stat(path).bytes, _READ_BYTES, Checksum())
+        with local.publish(copy) as sink:
+            for piece in pieces:
+                sink.write(piece)
+    return copy
 
 
 def find_parts(
     storage: Storage, directory: str, split: str, entry: SplitEntry
 ) -> np.ndarray | None:
     """The columns of a split's parts; None if they are missing, damaged or of another index."""
+    path = join(directory, parts_file(split))
     try:
-        parts = read_parts(storage, directory, split)
+        parts = read_sealed(JsonFile(path, ShardError, ""), storage.read(path), Parts)
     except (ShardError, StorageError):
         return None
     count = sum(-(-shard.records // PART_RECORDS) for shard in entry.shards)

@@ -183,7 +183,7 @@ class ConcatenatedReading:
 
 
 class _Joined:
-    """A column for all records. It refers to those of the sources, which may be mapped files."""
+    """A Column for all records. Those of the sources stay where they are: in mapped files."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
         self._columns = columns
@@ -200,9 +200,6 @@ class _Joined:
             values[owners == number] = column[ids[owners == number] - self._starts[number]]
         return values
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.concatenate(self._columns, dtype=dtype)
-
 
 def _column(columns: Sequence[tuple[Column | None, range]]) -> Column | None:
     """A column for all records, from the sources' columns and the rows of each; None unless every
@@ -215,12 +212,14 @@ def _column(columns: Sequence[tuple[Column | None, range]]) -> Column | None:
 
 def _crc_sum(parts: Sequence[Part]) -> int:
     """The sum of crcs modulo 2**32, of parts that all have them."""
-    total = 0
-    for part in parts:
-        info: Any = part.info
-        cut = slice(part.which.start, part.which.stop)
-        total += info.crc_sum if part.is_whole else sum_of_crcs(info.crcs[cut])
-    return total % 2**32
+    infos: list[Any] = [part.info for part in parts]
+    return (
+        sum(
+            info.crc_sum if part.is_whole else sum_of_crcs(info.crcs, part.which)
+            for info, part in zip(infos, parts, strict=True)
+        )
+        % 2**32
+    )
 
 
 def _name(part: Part) -> str:

@@ -211,14 +211,19 @@ def key_of(dataset: str, split: str, values: Mapping[str, Sequence[Any]]) -> byt
 
 class IndexedRecords(ReadDirectly):
     """One split, open for reading: see Records. Threads may share it. crcs and lengths come from
-    the index; None: to load it, after a check of the shards.
+    the index; None: to load it, after a check of the shards. index_dir: see open_dataset.
 
     fingerprint: of the names, sizes and checksums of the shards. Raises: OptionError for an unknown
     split; EmptySplitError for a split without records; ShardError naming what is missing, truncated
     or replaced, before any record is read."""
 
     def __init__(
-        self, manifest: Manifest, split: str, storage: Storage, index: SplitIndex | None = None
+        self,
+        manifest: Manifest,
+        split: str,
+        storage: Storage,
+        index: SplitIndex | None = None,
+        index_dir: str | None = None,
     ) -> None:
         self.manifest = manifest
         self.split = split
@@ -227,7 +232,7 @@ class IndexedRecords(ReadDirectly):
         self._paths = [join(manifest.directory, shard.file) for shard in self.entry.shards]
         if index is None:
             self._check_shards()
-            index = load_index(storage, manifest.directory, split, self.entry)
+            index = load_index(storage, manifest.directory, split, self.entry, index_dir=index_dir)
         self.index = index
         directory = shlex.quote(manifest.directory)
         labels = manifest.labels or tfds_classes(manifest.schema.tfds)

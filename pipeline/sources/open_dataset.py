@@ -3,10 +3,10 @@
 train_dataset and eval_dataset read what it returns. It detects what is at a location by looking
 there."""
 
-import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike, fspath
 from typing import Any
 
@@ -37,6 +37,7 @@ def open_dataset(
     format: Format | None = None,
     default_split: str = "train",
     trust_features: Sequence[str] = (),
+    index_dir: str | PathLike[str] | None = None,
 ) -> Dataset:
     """The records of one dataset, or of several concatenated, after checking that all files are
     there.
@@ -49,7 +50,9 @@ def open_dataset(
     for each dataset: "train", "train[:90%]", "train[1000:2000]", "train[:10%]+validation"; "[:90%]"
     for data without splits. None: default_split, or all records. trust_features: your modules with
     features that a dataset of TFDS uses. TFDS imports them and runs their code; a dataset that
-    names any others is refused.
+    names any others is refused. index_dir: a directory on a local disk, to which the index of a
+    dataset in a bucket is copied once, for all processes of this host and for later runs; None:
+    each process holds it, in 8 bytes per record. On a disk, processes share an index in any case.
 
     TFRecord files without an index, and lines of text, are counted here: compressed files, text and
     files in a bucket are read once for that, on every host. format=TFRecords() uses only the files,
@@ -66,7 +69,10 @@ def open_dataset(
     parts = list[Part]()
     for one in several:
         if isinstance(one, str | PathLike):
-            parts += _parts_at(fspath(one), split, format, default_split, trust_features)
+            opening = partial(
+                IndexedRecords, index_dir=None if index_dir is None else fspath(index_dir)
+            )
+            parts += _parts_at(fspath(one), split, format, default_split, trust_features, opening)
             continue
         if format is not None:
             raise OptionError(
@@ -86,7 +92,12 @@ def open_dataset(
 
 
 def _parts_at(
-    uri: str, split: str | None, format: Format | None, default: str, trusted: Sequence[str]
+    uri: str,
+    split: str | None,
+    format: Format | None,
+    default: str,
+    trusted: Sequence[str],
+    opening: Callable[..., Records],
 ) -> list[Part]:
     storage = open_storage(uri)
     directory, _, name = uri.rpartition("/")
@@ -98,8 +109,7 @@ def _parts_at(
     manifest = find_manifest(uri, storage) if format is None else None
     if manifest:
         splits: Splits = {
-            name: functools.partial(IndexedRecords, manifest, name, storage)
-            for name in manifest.splits
+            name: partial(opening, manifest, name, storage) for name in manifest.splits
         }
     elif isinstance(format, FixedLength | TextLines) or is_pattern(name) or find_file(storage, uri):
         return _parts_of_records(_records_at(uri, format, storage), split)

@@ -5,7 +5,7 @@ only."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -92,13 +92,11 @@ class ReadWhenDue:
 
 
 class Column(Protocol):
-    """A number per record: an array, or what can be indexed and converted like one."""
+    """A number per record: an array, or what can be indexed like one, with a slice or ids."""
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, ids: Any, /) -> np.ndarray: ...
-
-    def __array__(self) -> np.ndarray: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +152,8 @@ class RecordsInfo:
         """The sum of crcs modulo 2**32; None if they are not known."""
         if self.crcs is None:
             return None
-        return self.find_crc_sum() if self.find_crc_sum else sum_of_crcs(np.asarray(self.crcs))
+        find = self.find_crc_sum or partial(sum_of_crcs, self.crcs, range(self.num_records))
+        return find()
 
     @cached_property
     def copies(self) -> Mapping[str, int] | None:
@@ -224,9 +223,9 @@ class ReadDirectly:
         )
 
 
-def sum_of_crcs(crcs: np.ndarray) -> int:
-    """Their sum modulo 2**32."""
-    return int(crcs.sum(dtype=np.uint64)) % 2**32
+def sum_of_crcs(crcs: Column, which: range) -> int:
+    """The sum modulo 2**32 of those of consecutive records."""
+    return int(crcs[which.start : which.stop].sum(dtype=np.uint64)) % 2**32
 
 
 def weighed(records: Records, groups: Iterable[np.ndarray]) -> Iterator[Group]:

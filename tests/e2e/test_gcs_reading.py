@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import pickle
 import threading
 import time
 
@@ -11,10 +12,11 @@ from fake_gcs.server import Reset, Short, Stall, Status
 
 from pipeline.commands import describe
 from pipeline.datasets import eval_dataset, train_dataset
-from pipeline.errors import CorruptRecordError, StallError
+from pipeline.errors import CorruptRecordError, ShardError, StallError
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.naming import index_file
 from pipeline.sources.indexed_records import IndexedRecords
+from pipeline.sources.open_dataset import open_dataset
 from pipeline.storage import gcs_calls
 from pipeline.storage.schemes import open_storage
 from pipeline.tf_cpu import tf
@@ -74,6 +76,22 @@ def test_opening_takes_a_handful_of_requests_and_an_epoch_one_for_many_records(s
     reading = gcs_server.requests("-of-.*alt=media")
     assert len(reading) <= 12  # of 368 records in 4 shards
     assert sum(request.response_bytes for request in reading) < 1.1 * 385_000
+
+
+def test_processes_of_a_host_share_a_copy_of_the_index(shards, gcs_server, tmp_path):
+    without = open_dataset(shards, "validation")
+    records = [without[number] for number in (0, 200, 367)]
+    for opening in range(2):
+        gcs_server.reset()
+        dataset = open_dataset(shards, "validation", index_dir=tmp_path / "copies")
+        assert dataset.take([0, 200, 367]) == records
+        asked = [each for each in gcs_server.requests("alt=media") if ".npy" in each.line]
+        assert bool(asked) == (opening == 0)
+        assert pickle.loads(pickle.dumps(dataset))[200] == records[1]
+    (copy,) = (tmp_path / "copies").iterdir()
+    copy.write_bytes(copy.read_bytes()[:-1] + b"?")
+    with pytest.raises(ShardError, match=f"{copy} has crc32c "):
+        open_dataset(shards, "validation", index_dir=tmp_path / "copies")
 
 
 def test_training_requests_each_block_once_and_nothing_it_already_holds(shards, gcs_server):

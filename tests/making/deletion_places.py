@@ -114,6 +114,7 @@ PLACES: Mapping[str, Proof] = {
     "pipeline/inputs/work.py:packed": PRIVATE,  # the same
     "pipeline/pages/page.py:write_page": IN_OUR_FORMAT,
     "pipeline/shards/index_writer.py:write_index": CLAIMED,  # infeed index looks at what is there
+    "pipeline/shards/split_index.py:_copy": NAMED,
     "pipeline/shards/schema.py:update_statistics": CLAIMED,
     "pipeline/shards/copies.py:update_copies": CLAIMED,
     "pipeline/shards/manifest.py:update_manifest": IN_OUR_FORMAT,

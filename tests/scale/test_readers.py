@@ -33,7 +33,7 @@ def bytes_per_record(seen, moment):
 
 @pytest.mark.timeout(800)
 def test_a_reader_holds_a_fifth_of_a_byte_per_record_once_it_has_used_all_parts(seen):
-    assert bytes_per_record(seen, "opened") < 0.02
+    assert bytes_per_record(seen, "opened") < 0.1
     assert bytes_per_record(seen, "located") < 0.2
     assert all(each["opened"]["seconds"] < 2 for each in seen)
 
