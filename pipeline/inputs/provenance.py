@@ -20,7 +20,7 @@ from pipeline.orders.shuffle import Shuffle
 from pipeline.shards.manifest import read_manifest
 from pipeline.sources.concatenated import Concatenated
 from pipeline.sources.indexed_records import IndexedRecords
-from pipeline.sources.records import Records
+from pipeline.sources.records import Records, as_array
 from pipeline.storage.schemes import is_remote, open_storage
 
 
@@ -90,8 +90,9 @@ def _restored_shuffle(recorded: Mapping[str, Any]) -> Shuffle:
     return Shuffle(block_starts=_expanded(recorded["block_starts"]), **sizes)
 
 
-def _progressions(numbers: np.ndarray) -> Iterator[tuple[int, int, int]]:
+def _progressions(starts: range | np.ndarray) -> Iterator[tuple[int, int, int]]:
     """(first, step, count) of the arithmetic progressions that the numbers consist of."""
+    numbers = as_array(starts)
     steps = np.diff(numbers)
     # Where the step changes. Between two changes all steps are equal; the one across a change is
     # left out.

@@ -76,7 +76,7 @@ class TrainOrder(BatchOrder):
         *,
         seed: int = 0,
         block_records: int,
-        block_starts: np.ndarray | None = None,
+        block_starts: range | np.ndarray | None = None,
         streams: int,
         window_records: int,
         epochs: Literal["drop", "span"] = "drop",
@@ -98,7 +98,7 @@ class TrainOrder(BatchOrder):
         self.streams = streams
         self.block_records = block_records
         self.window_records = window_records
-        starts = np.arange(0, num_records, block_records) if block_starts is None else block_starts
+        starts = range(0, num_records, block_records) if block_starts is None else block_starts
         self.shuffle = Shuffle(
             num_records, starts, seed=seed, streams=streams, window_records=window_records
         )

@@ -18,6 +18,7 @@ from pipeline.checks import check_number
 
 # The purpose of a hash is part of its key, so that different uses of one seed are unrelated.
 BLOCKS, WINDOWS, RECORDS, MIXES, SOURCES, DEVICE = 1, 2, 3, 4, 5, 6
+_HASHED_AT_ONCE = 1 << 20
 _MASK = 2**64 - 1
 _GAMMA = 0x9E3779B97F4A7C15
 GAMMA = np.uint64(_GAMMA)
@@ -57,8 +58,13 @@ def permutation(n: int, key: np.uint64) -> np.ndarray:
     So there are no ties, any sort yields the same permutation, and sorting values is 5x faster than
     an argsort."""
     bits = np.uint64((1 << max(n - 1, 0).bit_length()) - 1)
-    stream = splitmix64(key + np.arange(1, n + 1, dtype=np.uint64) * GAMMA)
-    return (np.sort((stream & ~bits) | np.arange(n, dtype=np.uint64)) & bits).astype(np.int64)
+    values = np.arange(n, dtype=np.uint64)
+    for begin in range(0, n, _HASHED_AT_ONCE):  # there may be a hundred million
+        some = values[begin : begin + _HASHED_AT_ONCE]
+        some |= splitmix64(key + (some + np.uint64(1)) * GAMMA) & ~bits
+    values.sort()
+    values &= bits
+    return values.view(np.int64)
 
 
 def record_seeds(seed: int, epochs: np.ndarray, record_ids: np.ndarray) -> np.ndarray:
@@ -94,6 +100,49 @@ def default_window_records(block_records: int, streams: int, global_batch: int) 
     return max(1, WINDOW_BLOCKS * block_records * math.ceil(global_batch / 1024) // streams)
 
 
+class Blocks:
+    """Consecutive blocks of records: `size` each, but for some that are short.
+
+    short: the numbers of these, ascending. lacking: how many records each lacks. So that a hundred
+    million blocks take no memory."""
+
+    def __init__(self, size: int, short: np.ndarray, lacking: np.ndarray) -> None:
+        self.size = size
+        self.short = short
+        self.lacking = lacking
+        self._before = np.cumsum([0, *lacking], dtype=np.int64)  # all that the first n lack
+        self._begins = self.begin(short)
+
+    @staticmethod
+    def that_begin(starts: range | np.ndarray, num_records: int) -> "Blocks":
+        """Blocks that begin at these records, of which the first is 0."""
+        if isinstance(starts, range):
+            lacking = np.array([-num_records % starts.step])
+            short = np.array([len(starts) - 1])
+            return Blocks(starts.step, short[lacking > 0], lacking[lacking > 0])
+        sizes = np.diff(starts, append=num_records)
+        short = np.flatnonzero(sizes < sizes.max())
+        return Blocks(int(sizes.max()), short, sizes.max() - sizes[short])
+
+    def begin(self, blocks: np.ndarray) -> np.ndarray:
+        """int64: the first record of each of these blocks."""
+        return blocks * self.size - self._before[np.searchsorted(self.short, blocks)]
+
+    def holding(self, record: int) -> int:
+        """The block that has a record."""
+        before = int(np.searchsorted(self._begins, record, side="right")) - 1
+        if before < 0:
+            return record // self.size
+        beyond = record - int(self._begins[before]) + int(self.lacking[before])
+        return int(self.short[before]) + beyond // self.size
+
+    def permuted(self, blocks: np.ndarray) -> "Blocks":
+        """The same blocks in another order. blocks: their numbers."""
+        places = np.flatnonzero(np.isin(blocks, self.short))
+        lacking = self.lacking[np.searchsorted(self.short, blocks[places])]
+        return Blocks(self.size, places, lacking)
+
+
 class Shuffle:
     """Records 0..N-1 in an endless order, cut into C streams of about N/C records per epoch
     (lengths differ by one).
@@ -104,7 +153,7 @@ class Shuffle:
     def __init__(
         self,
         num_records: int,
-        block_starts: np.ndarray,
+        block_starts: range | np.ndarray,
         *,
         seed: int,
         streams: int,
@@ -115,9 +164,10 @@ class Shuffle:
         self.streams = streams
         self.window_records = window_records
         self.seed = seed
-        self._starts = np.append(block_starts, num_records)
+        self.block_starts = block_starts
+        self._stored = Blocks.that_begin(block_starts, num_records)
         # Batches need the same window of a stream many times, and an epoch boundary needs the
-        # blocks of two epochs. ImageNet: 2 MB of blocks per epoch, 330 KB of windows.
+        # blocks of two epochs: 4 bytes per MB of data and epoch.
         self._blocks = functools.lru_cache(2)(self._permuted_blocks)
         self._window = functools.lru_cache(2 * streams + 1)(self._shuffled_window)
 
@@ -126,11 +176,6 @@ class Shuffle:
             Shuffle, seed=self.seed, streams=self.streams, window_records=self.window_records
         )
         return make, (self.num_records, self.block_starts)
-
-    @property
-    def block_starts(self) -> np.ndarray:
-        """int64: the first record of each block."""
-        return self._starts[:-1]
 
     def length(self, stream: int) -> int:
         """Records per epoch of a stream."""
@@ -161,21 +206,22 @@ class Shuffle:
         low, high = self._bounds(stream)
         first = low + window * self.window_records
         count = min(self.window_records, high - first)
-        blocks, ends = self._blocks(epoch)
-        begin, last = np.searchsorted(ends, [first, first + count - 1], side="right").tolist()
+        blocks, sequence = self._blocks(epoch)
+        begin, last = map(sequence.holding, (first, first + count - 1))
         # List the window's blocks in sequence, then shuffle: looking up each record's block costs
         # more.
-        inside = blocks[begin : last + 1]
-        lows = self._starts[inside]
-        stops = self._starts[inside + 1]
+        inside = blocks[begin : last + 1].astype(np.int64)
+        lows, stops = map(self._stored.begin, (inside, inside + 1))
         # the first and the last block may be partly outside
-        lows[0] = stops[0] - (ends[begin] - first)
-        stops[-1] -= ends[last] - (first + count)
+        begins, end = sequence.begin(np.array([begin, last + 1])).tolist()
+        lows[0] += first - begins
+        stops[-1] -= end - (first + count)
         sizes = stops - lows
         ids = np.repeat(lows - (np.cumsum(sizes) - sizes), sizes) + np.arange(count)
         return ids[permutation(count, hash_key(self.seed, WINDOWS, epoch, stream, window))]
 
-    def _permuted_blocks(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """The blocks in the order of an epoch, and where in its sequence each one ends."""
-        blocks = permutation(len(self._starts) - 1, hash_key(self.seed, BLOCKS, epoch))
-        return blocks, np.cumsum(np.diff(self._starts)[blocks])
+    def _permuted_blocks(self, epoch: int) -> tuple[np.ndarray, Blocks]:
+        """The numbers of the blocks in the order of an epoch, and this sequence."""
+        blocks = permutation(len(self.block_starts), hash_key(self.seed, BLOCKS, epoch))
+        blocks = blocks.astype(np.uint32)
+        return blocks, self._stored.permuted(blocks)

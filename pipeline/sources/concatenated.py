@@ -23,6 +23,7 @@ from pipeline.sources.records import (
     Record,
     Records,
     RecordsInfo,
+    as_array,
     sum_of_crcs,
 )
 from pipeline.spec import Layout
@@ -109,7 +110,7 @@ class Concatenated:
         """See Records: those of the parts, and the start of each part."""
         starts = []
         for part, first in zip(self.parts, self._starts.tolist(), strict=False):
-            inside = part.records.block_starts(block_records) - part.which.start
+            inside = as_array(part.records.block_starts(block_records)) - part.which.start
             starts += [[first], first + inside[(inside > 0) & (inside < len(part.which))]]
         return np.concatenate(starts).astype(np.int64)
 

@@ -184,8 +184,9 @@ class Records(Protocol):
         """What is known of them before any is read."""
         ...
 
-    def block_starts(self, block_records: int) -> np.ndarray:
-        """int64, ascending, the first 0: where runs start that are cheap to read in one go."""
+    def block_starts(self, block_records: int) -> range | np.ndarray:
+        """int64, ascending, the first 0: where runs start that are cheap to read in one go. A range
+        takes no memory."""
         ...
 
     def weigh(self, record_ids: np.ndarray) -> int:
@@ -211,9 +212,9 @@ class ReadDirectly:
 
     info: RecordsInfo
 
-    def block_starts(self, block_records: int) -> np.ndarray:
+    def block_starts(self, block_records: int) -> range:
         """See Records: reading may start at any record."""
-        return np.arange(0, self.info.num_records, block_records)
+        return range(0, self.info.num_records, block_records)
 
     def weigh(self, record_ids: np.ndarray) -> int:
         """See Records."""
@@ -226,6 +227,13 @@ class ReadDirectly:
 def sum_of_crcs(crcs: Column, which: range) -> int:
     """The sum modulo 2**32 of those of consecutive records."""
     return int(crcs[which.start : which.stop].sum(dtype=np.uint64)) % 2**32
+
+
+def as_array(starts: range | np.ndarray) -> np.ndarray:
+    """block_starts as int64 [n]."""
+    if isinstance(starts, range):
+        return np.arange(starts.start, starts.stop, starts.step)
+    return starts
 
 
 def weighed(records: Records, groups: Iterable[np.ndarray]) -> Iterator[Group]:
