@@ -226,17 +226,32 @@ class SplitPlan:
         order, duplicates rejected. values: References, or PackedRows; a large bucket is read
         several times, for ranges of ranks that have few of its rows."""
         before = sum(sums.bytes for b, sums in self.sums.items() if b < bucket)
-        at_once = _PACKED_AT_ONCE if isinstance(self.job.converter, Packer) else _ROWS_AT_ONCE
-        size, count = (1 << 64) // self.job.num_buckets, self.sums[bucket].records // at_once + 1
-        edges = [bucket * size + size * part // count for part in range(count + 1)]
-        for begin, end in itertools.pairwise(edges):
-            pieces = (rows.take(self._between(rows, begin, end)) for rows in values)
-            some = [*values] if count == 1 else [rows for rows in pieces if len(rows)]
-            rows, sizes = self._in_order(some)
-            for shard, first, last in self._cuts(before, sizes):
-                yield shard, rows.take(slice(first, last))
+        for pieces in self._parts(bucket, values):
+            rows, sizes = self._in_order(pieces)
+            del pieces  # before the next ones are read
+            for shard, begin, end in self._cuts(before, sizes):
+                yield shard, rows.take(slice(begin, end))
             before += int(sizes.sum())
-            del rows, some
+            del rows
+
+    def _parts(self, bucket: int, values: Iterable[Any]) -> Iterator[Sequence[Any]]:
+        """The rows of a bucket, by ranges of ranks. Those of one range follow each other."""
+        at_once = _PACKED_AT_ONCE if isinstance(self.job.converter, Packer) else _ROWS_AT_ONCE
+        count = self.sums[bucket].records // at_once + 1
+        if count == 1:
+            yield [*values]
+            return
+        size = (1 << 64) // self.job.num_buckets
+        begin, part_size = np.uint64(bucket * size), np.uint64(size // count + 1)
+
+        def part_of(rows: Rows) -> np.ndarray:  # a byte per row: hashing keys again takes longer
+            part = (rows.ranks(self.job.seed, self.split) - begin) // part_size
+            return part.astype(np.min_scalar_type(count))
+
+        parts = [*map(part_of, values)]
+        for number in range(count):
+            pieces = (rows.take(part == number) for rows, part in zip(values, parts, strict=True))
+            yield [rows for rows in pieces if len(rows)]
 
     def _in_order(self, pieces: Sequence[Any]) -> tuple[Rows, np.ndarray]:
         """The rows in order, and their framed_bytes."""

