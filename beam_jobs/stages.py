@@ -35,13 +35,11 @@ from beam_jobs.split.plan import (
     Rows,
     Sampled,
     SplitPlan,
+    bucket_sums,
     by_bucket,
     candidates,
     convert_sample,
     lowest,
-)
-from beam_jobs.split.plan import (
-    measure as sums_of_rows,
 )
 from beam_jobs.split.summary import check_size
 from beam_jobs.stored_job import StoredJob, remove_stored_jobs
@@ -124,7 +122,7 @@ def measure(element: Keyed, stored: StoredJob) -> Iterator[Keyed]:
     """(bucket key, rows) -> (bucket key, BucketSums)."""
     key, rows = element
     if key != SUMMARIES:
-        yield key, sums_of_rows(stored.job, _unkey(stored.job, key)[0], rows)
+        yield key, bucket_sums(stored.job, _unkey(stored.job, key)[0], rows)
 
 
 def offer(element: Keyed, stored: StoredJob) -> Iterator[tuple[int, Sequence[Candidate]]]:

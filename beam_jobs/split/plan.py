@@ -50,7 +50,7 @@ _PACKED_AT_ONCE = 1 << 21  # 120 bytes each
 Rows = References | PackedRows
 
 
-def measure(job: ConversionJob, split: str, rows: Rows) -> BucketSums:
+def bucket_sums(job: ConversionJob, split: str, rows: Rows) -> BucketSums:
     """The sums of a batch of rows, which are in one bucket."""
     if isinstance(rows, PackedRows):
         return rows.sums

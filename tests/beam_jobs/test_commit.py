@@ -16,7 +16,7 @@ from beam_jobs.split.commit import Verdict, commit_split
 from beam_jobs.split.copies import Counted
 from beam_jobs.split.gather import write_shard
 from beam_jobs.split.ledger import SourceSummary, Written, finished_shard, finished_shards
-from beam_jobs.split.plan import SplitPlan, by_bucket, measure
+from beam_jobs.split.plan import SplitPlan, bucket_sums, by_bucket
 from converters.imagenet.converter import ImagenetConverter
 from converters.imagenet.layouts import find_raw
 from pipeline.errors import ConversionError, RawDataError, StorageError
@@ -56,7 +56,9 @@ def plan_and_rows(raw, out, split="train", **options):
         summaries.append(SourceSummary(number, None, len(refs), hash_sum(refs.ranks(0, split))))
         for bucket, piece in by_bucket(job, split, refs):
             pieces.setdefault(bucket, []).append(piece)
-            sums[bucket] = add_sums([sums.get(bucket, BucketSums()), measure(job, split, piece)])
+            sums[bucket] = add_sums(
+                [sums.get(bucket, BucketSums()), bucket_sums(job, split, piece)]
+            )
     plan = SplitPlan(job, split, sums)
     rows = {shard: [] for shard in range(plan.num_shards)}
     for bucket, batch in pieces.items():

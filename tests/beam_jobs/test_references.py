@@ -16,7 +16,7 @@ from beam_jobs.converter import ConversionJob, Source, group_of
 from beam_jobs.rows.digests import BucketSums, add_sums, row_hashes
 from beam_jobs.rows.references import File, Reference, References, concat, in_order
 from beam_jobs.split import plan as planning
-from beam_jobs.split.plan import SplitPlan, by_bucket, framed_bytes, measure
+from beam_jobs.split.plan import SplitPlan, bucket_sums, by_bucket, framed_bytes
 from pipeline.shards.naming import ranks
 from pipeline.shards.schema import Schema
 from pipeline.storage.storage import Stat
@@ -165,7 +165,9 @@ def plan_of(job, *batches):
     for refs in batches:
         for bucket, piece in by_bucket(job, "train", refs):
             pieces.setdefault(bucket, []).append(piece)
-            sums[bucket] = add_sums([sums.get(bucket, BucketSums()), measure(job, "train", piece)])
+            sums[bucket] = add_sums(
+                [sums.get(bucket, BucketSums()), bucket_sums(job, "train", piece)]
+            )
     return SplitPlan(job, "train", sums), pieces
 
 
@@ -344,7 +346,9 @@ def test_sums_add_up_in_any_grouping():
     refs = make_refs(range(50))
     parts = [refs.take(np.arange(i, 50, 7)) for i in range(7)]
     job = make_job()
-    assert add_sums(measure(job, "train", part) for part in parts) == measure(job, "train", refs)
+    assert add_sums(bucket_sums(job, "train", part) for part in parts) == bucket_sums(
+        job, "train", refs
+    )
 
 
 @pytest.mark.parametrize(
