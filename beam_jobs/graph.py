@@ -26,7 +26,14 @@ class Flow:
     def each(self, stage: Stage, *given: Any) -> "Flow":
         """What a stage makes of each element. given: those of Flows reach it as mappings."""
         sides = [dict(side.elements) if isinstance(side, Flow) else side for side in given]
-        made = in_parallel(lambda each: [*stage(each, *sides)], self.elements, self.at_once)
+
+        def results(element: Any) -> list[Any]:
+            return [*stage(element, *sides)]
+
+        if self.at_once > 1:
+            made = in_parallel(results, self.elements, self.at_once)
+        else:  # none begins after one that fails
+            made = map(results, self.elements)
         return replace(self, elements=[*itertools.chain.from_iterable(made)])
 
     def spread(self) -> "Flow":
