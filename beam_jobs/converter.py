@@ -8,12 +8,13 @@ A ConversionJob describes a conversion; its launcher sends it to every worker.""
 import dataclasses
 import json
 import time
+import uuid
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -223,6 +224,13 @@ def group_of(files: Sequence[File]) -> bytes:
     return zlib.compress(json.dumps([(file.uri, *file.stat) for file in files]).encode())
 
 
+class Share(NamedTuple):
+    """Elements of a job's first stage: one of every `step`, from this number on."""
+
+    number: int = 0
+    step: int = 1
+
+
 @dataclass(frozen=True)
 class Waiting:
     """What a launcher does after submitting a job to a service that no longer needs it."""
@@ -252,7 +260,8 @@ class ConversionJob:
     pieces: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     dry_run: bool = False  # writes nothing
     local_processes: int = 1  # for the report
-    run_id: str = ""  # identifies this run in its verdict; never in data
+    # identifies this run in its verdict; never in data
+    run_id: str = field(default_factory=lambda: uuid.uuid4().hex, compare=False)
     started: float = field(default_factory=time.time, compare=False)  # Unix seconds
 
     @property
@@ -288,6 +297,11 @@ class ConversionJob:
     def sources_of(self, split: str) -> list[Source]:
         """The sources of a split, in order."""
         return [source for source in self.sources if source.split == split]
+
+    @property
+    def num_elements(self) -> int:
+        """How many elements its first stage may have."""
+        return sum(len(self.pieces_of(source)) for source in self.sources)
 
     @cached_property
     def plans(self) -> dict[str, Any]:

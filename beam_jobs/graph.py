@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from beam_jobs import stages, survey
-from beam_jobs.converter import ConversionJob
+from beam_jobs.converter import ConversionJob, Share
 from beam_jobs.stored_job import StoredJob
 from pipeline.storage.storage import in_parallel
 
+_MOST_SHARES = 1000
 Stage = Callable[..., Iterable[Any]]
 """A function of an element, and of what else it is given, that yields others."""
 
@@ -88,7 +89,10 @@ def pipeline_of(job: ConversionJob, options: Any) -> Any:
     import apache_beam as beam
 
     pipeline = beam.Pipeline(options=options)
-    start = pipeline | "start" >> beam.Create([None])
+    count = min(job.num_elements, _MOST_SHARES)
+    # several, as Dask has no stage that spreads what one element gives
+    shares = [Share(number, count) for number in range(count)]
+    start = pipeline | "shares" >> beam.Create(shares)
     chain = survey.looked if isinstance(job, survey.Survey) else stages.converted
     chain(_Collection(start, beam=beam), StoredJob.of(job))
     return pipeline

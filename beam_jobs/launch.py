@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from beam_jobs import stages
-from beam_jobs.converter import ConversionJob, Waiting
+from beam_jobs.converter import ConversionJob, Share, Waiting
 from beam_jobs.graph import Flow
 from beam_jobs.progress import progress_bars, survey_status
 from beam_jobs.runners.by_name import find_runner
@@ -22,11 +22,11 @@ from beam_jobs.split.gather import rows_of_shard
 from beam_jobs.split.ledger import check_expected
 from beam_jobs.split.plan import framed_bytes
 from beam_jobs.split.summary import check_size, empty_folders, empty_shards
-from beam_jobs.stored_job import StoredJob
+from beam_jobs.stored_job import StoredJob, remove_stored_job
 from beam_jobs.survey import Survey
 from pipeline.console import parser
 from pipeline.console.console import Console, say
-from pipeline.errors import ConversionError, InfeedError, OptionError, printable
+from pipeline.errors import ConversionError, InfeedError, OptionError, StorageError, printable
 from pipeline.machine import num_cores
 from pipeline.quiet import quiet_stderr
 from pipeline.sizes import counted, format_bytes
@@ -89,7 +89,7 @@ def preview(job: ConversionJob) -> Iterator[SplitPreview]:
         of_split = dataclasses.replace(job, sources=tuple(job.sources_of(split)), dry_run=True)
         stored = StoredJob.of(of_split)
         # A window that is packed takes hundreds of megabytes.
-        found, *sides = stages.planned(Flow([None], num_cores()), stored)
+        found, *sides = stages.planned(Flow([Share()], num_cores()), stored)
         buckets = dict(found.by_key("by bucket").elements)
         yield from Flow([buckets]).each(_preview, stored, *sides).elements
 
@@ -172,15 +172,26 @@ def _run(
     # Local workers log their start and end, and a failure as six tracebacks, and have no option to
     # stop this. The verdict or the exception has the reason.
     quiet = quiet_stderr() if runner.quiet else contextlib.nullcontext()
-    with quiet:
+    has_ended = True
+    with quiet, contextlib.ExitStack() as stack:
+        stack.callback(lambda: _remove_job(job) if has_ended else None)
         try:
-            return runner.run(job, options, console, waiting), None
+            has_ended = runner.run(job, options, console, waiting)
+            return has_ended, None
+        except SystemExit:  # the service goes on
+            has_ended = False
+            raise
         except OptionError:
             raise
         except Exception as e:  # runners wrap errors in classes of their own
             if isinstance(e.__context__, KeyboardInterrupt):
                 raise e.__context__ from None
             return True, e
+
+
+def _remove_job(job: ConversionJob) -> None:
+    with contextlib.suppress(StorageError):  # some buckets forbid deletion
+        remove_stored_job(job)
 
 
 def _without_verdict(failure: Exception) -> Exception:

@@ -15,7 +15,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from beam_jobs.converter import ConversionJob, Packer, Source
+from beam_jobs.converter import ConversionJob, Packer, Share, Source
 from beam_jobs.rows.digests import BucketSums, add_sums, hash_sum
 from beam_jobs.rows.references import References
 from beam_jobs.split.claims import check_claim, claim
@@ -42,7 +42,7 @@ from beam_jobs.split.plan import (
     lowest,
 )
 from beam_jobs.split.summary import check_size
-from beam_jobs.stored_job import StoredJob, remove_stored_jobs
+from beam_jobs.stored_job import StoredJob, remove_old_jobs, remove_stored_job
 from beam_jobs.survey import remove_surveys
 from pipeline.background import Background
 from pipeline.errors import ConversionError, InfeedError, StorageError
@@ -61,8 +61,8 @@ Samples = Mapping[int, Sampled]  # by split number
 
 
 def planned(start: Any, stored: StoredJob) -> tuple[Any, Any, Any]:
-    """What the scan finds, and the sums and samples that decide the plans. start: a Flow of
-    one element, see graph."""
+    """What the scan finds, and the sums and samples that decide the plans. start: a Flow of shares,
+    see graph."""
     found = start.each(groups, stored).spread().each(scan, stored)
     sums = found.each(measure, stored).per_key("sums", add_sums)
     if not stored.job.converter.transforms:
@@ -79,17 +79,18 @@ def converted(start: Any, stored: StoredJob) -> Any:
     return gathered.by_key("by digest").each(count).by_key("all").each(commit, stored, *sides)
 
 
-def groups(_: Any, stored: StoredJob) -> Iterator[list[tuple[int, Source]]]:
-    """The numbered sources, in groups. Those in buckets form groups of 16 to scan in parallel, as
-    such scans mostly wait."""
+def groups(share: Share, stored: StoredJob) -> Iterator[list[tuple[int, Source]]]:
+    """Numbered sources, in groups. Those in buckets form groups of 16 to scan in parallel, as such
+    scans mostly wait."""
     job: ConversionJob = stored.job
     numbered = list(enumerate(job.sources))
     if isinstance(job.converter, Packer):  # limited by the CPU, and with much in memory
-        yield from ([(number, one)] for number, each in numbered for one in job.pieces_of(each))
-        return
-    remote = [each for each in numbered if is_remote(each[1].uri)]
-    yield from (remote[i : i + _SCANS_AT_ONCE] for i in range(0, len(remote), _SCANS_AT_ONCE))
-    yield from ([each] for each in numbered if not is_remote(each[1].uri))
+        found = [[(number, one)] for number, each in numbered for one in job.pieces_of(each)]
+    else:
+        remote = [each for each in numbered if is_remote(each[1].uri)]
+        found = [remote[i : i + _SCANS_AT_ONCE] for i in range(0, len(remote), _SCANS_AT_ONCE)]
+        found += [[each] for each in numbered if not is_remote(each[1].uri)]
+    yield from found[share.number :: share.step]
 
 
 def scan(element: Sequence[tuple[int, Source]], stored: StoredJob) -> Iterator[Keyed]:
@@ -172,7 +173,6 @@ def _claimed(
             except ConversionError:
                 for split in job.splits:
                     remove_packed_files(job, split, of_job=True)
-                stored.remove()
                 raise
     for plan in plans:
         with verdict_on_error(job, plan.split):
@@ -224,7 +224,7 @@ def count(element: Values) -> Iterator[Keyed]:
 def commit(element: Values, stored: StoredJob, sums: Sums, sampled: Samples) -> Iterator[str]:
     """All results and summaries -> the verdict of each split. A single element, because splits
     share a manifest."""
-    if stored.is_removed:  # by this commit: the runner lost its answer
+    if stored.is_committed:  # the runner lost the answer
         return
     job: ConversionJob = stored.job
     arrived = [*element[1]]
@@ -255,7 +255,8 @@ def commit(element: Values, stored: StoredJob, sums: Sums, sampled: Samples) -> 
             open_storage(path).delete(path)
     with contextlib.suppress(StorageError):
         remove_surveys(job)
-        remove_stored_jobs(job)
+        remove_old_jobs(job)
+        remove_stored_job(job)
 
 
 def _of_split(plan: SplitPlan, arrived: Iterable[Any]) -> list[SourceSummary]:

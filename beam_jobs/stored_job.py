@@ -2,26 +2,26 @@
 
 Each stage of a graph has all that its function is given, and Dataflow takes graphs up to 20 MB,
 which 40,000 sources exceed. So a job that is not small is a file in <output>/_scratch, and its
-stages have the path and a digest. The commit removes the file."""
+stages have the path and a digest. Launcher and commit remove the file."""
 
 import functools
 import hashlib
 import pickle
 import re
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from beam_jobs.converter import ConversionJob
 from pipeline.errors import ConversionError
+from pipeline.shards.naming import verdict_file
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import in_parallel, join, read_file, write_file
+from pipeline.storage.storage import join, read_file, write_file
 
 _SMALL_BYTES = 1 << 15  # a dozen stages, in base64, take less than 1 MB
 _LEVEL = 1  # of zlib
-_FILE = re.compile(r"(?P<split>.+)\.[0-9a-f]{32}-job")
-_OF_RUN: Mapping[str, Any] = {"run_id": "", "started": 0.0, "local_processes": 1}
+_LONG_SECONDS = 7 * 86_400  # no run takes longer: its launcher was killed
+_FILE = re.compile(r"job\.(\d+)\.[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
@@ -29,27 +29,24 @@ class StoredJob:
     """A job for workers.
 
     data: the pickled job if it is small.
-    path, digest: of the file that has it otherwise. The same command has the same file, whichever
-        run it is.
-    of_run: the fields of this run."""
+    path, digest: of the file that has it otherwise.
+    verdicts: the files that say how this run ended."""
 
     data: bytes
     path: str
     digest: str
-    of_run: tuple[tuple[str, Any], ...]
+    verdicts: tuple[str, ...]
 
     @staticmethod
     def of(job: ConversionJob) -> "StoredJob":
         """Writes the file, unless the job is small or a dry run. Raises StorageError."""
-        of_run = {name: getattr(job, name) for name in _OF_RUN}
-        same = replace(job, **_OF_RUN)
-        data = zlib.compress(pickle.dumps(same, pickle.HIGHEST_PROTOCOL), _LEVEL)
+        data = zlib.compress(pickle.dumps(job, pickle.HIGHEST_PROTOCOL), _LEVEL)
         digest = hashlib.blake2b(data, digest_size=16).hexdigest()
-        path = job.path(f"_scratch/{job.splits[0]}.{digest}-job")
         if not job.dry_run and len(data) > _SMALL_BYTES:
-            write_file(job.output, path, data)
+            write_file(job.output, _path(job), data)
             data = b""
-        return StoredJob(data, path, digest, tuple(of_run.items()))
+        verdicts = (job.path(verdict_file(split, job.run_id)) for split in job.splits)
+        return StoredJob(data, _path(job), digest, tuple(verdicts))
 
     @property
     def job(self) -> Any:
@@ -58,14 +55,11 @@ class StoredJob:
         return _job(self)
 
     @property
-    def is_removed(self) -> bool:
-        """Whether it had a file, which is no longer there."""
-        return not self.data and not open_storage(self.path).exists(self.path)
-
-    def remove(self) -> None:
-        """Removes its file, if it has one. Raises StorageError."""
-        if not self.data:
-            open_storage(self.path).delete(self.path)
+    def is_committed(self) -> bool:
+        """Whether its file is gone because this run was committed."""
+        storage = open_storage(self.path)
+        gone = not self.data and not storage.exists(self.path)
+        return gone and all(map(storage.exists, self.verdicts))
 
 
 @functools.lru_cache(maxsize=2)
@@ -74,17 +68,24 @@ def _job(stored: StoredJob) -> Any:
     if hashlib.blake2b(data, digest_size=16).hexdigest() != stored.digest:
         state = "damaged" if data else "missing"
         raise ConversionError(
-            f"{stored.path}, which lists the raw data, is {state}. If another conversion writes to "
-            "this directory, wait for its end. Then run the same command again."
+            f"{stored.path}, which lists the raw data, is {state}. Run the same command again."
         )
-    return replace(pickle.loads(zlib.decompress(data)), **dict(stored.of_run))
+    return pickle.loads(zlib.decompress(data))
 
 
-def remove_stored_jobs(job: ConversionJob) -> None:
-    """Removes the files of jobs of these splits, also those that killed launchers left. Raises
-    StorageError."""
+def _path(job: ConversionJob) -> str:
+    return job.path(f"_scratch/job.{job.started:.0f}.{job.run_id}")
+
+
+def remove_stored_job(job: ConversionJob) -> None:
+    """Removes the file of a job. Raises StorageError."""
+    job.output.delete(_path(job))
+
+
+def remove_old_jobs(job: ConversionJob) -> None:
+    """Removes what killed launchers left a week before. Raises StorageError."""
     directory = job.path("_scratch")
-    job.output.sweep(directory, [f"{split}.*-job" for split in job.splits])
-    matches = filter(None, map(_FILE.fullmatch, job.output.list(directory)))
-    names = [match[0] for match in matches if match["split"] in job.splits]
-    in_parallel(job.output.delete, [join(directory, name) for name in names])
+    job.output.sweep(directory, ["job.*"])
+    for match in filter(None, map(_FILE.fullmatch, job.output.list(directory))):
+        if int(match[1]) < job.started - _LONG_SECONDS:
+            job.output.delete(join(directory, match[0]))

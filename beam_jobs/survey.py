@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from beam_jobs.converter import ConversionJob, Source
+from beam_jobs.converter import ConversionJob, Share, Source
 from beam_jobs.split.packed_files import check_unchanged
 from beam_jobs.stored_job import StoredJob
 from pipeline.errors import ConversionError, RawDataError
@@ -34,6 +34,11 @@ class Survey(ConversionJob):
     def paths(self) -> list[str]:
         """The file of each group."""
         return [self.path(f"_scratch/{self.name}-{n}") for n in range(len(self.groups))]
+
+    @property
+    def num_elements(self) -> int:
+        """See ConversionJob."""
+        return len(self.groups)
 
     def num_seen(self) -> int:
         """How many groups have been looked at."""
@@ -68,13 +73,13 @@ def remove_surveys(job: ConversionJob) -> None:
 
 
 def looked(start: Any, stored: StoredJob) -> Any:
-    """The chain of a survey. start: a Flow of one element, see graph."""
+    """The chain of a survey. start: a Flow of shares, see graph."""
     return start.each(groups, stored).spread().each(look, stored)
 
 
-def groups(_: Any, stored: StoredJob) -> Iterator[int]:
-    """The numbers of the groups."""
-    yield from range(len(stored.job.groups))
+def groups(share: Share, stored: StoredJob) -> Iterator[int]:
+    """The numbers of groups."""
+    yield from range(share.number, len(stored.job.groups), share.step)
 
 
 def look(number: int, stored: StoredJob) -> Iterator[None]:

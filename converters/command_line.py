@@ -10,7 +10,6 @@ import contextlib
 import difflib
 import logging
 import re
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -187,7 +186,6 @@ def run(
         scratch=scratch.paths if scratch else (),
         expected=expected or {},
         pieces=pieces or {},
-        run_id=uuid.uuid4().hex,
     )
     console = Console()
     rest = [] if used is None else unread(args.raw_data_dir, sources, args.splits, used)

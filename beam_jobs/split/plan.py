@@ -262,10 +262,6 @@ class SplitPlan:
         repeats = np.concatenate([[False], rows.key[1:] == rows.key[:-1]])
         return rows.with_errors(repeats, DUPLICATE), framed_bytes(self.job, rows)
 
-    def _between(self, rows: Rows, begin: int, end: int) -> np.ndarray:
-        rank = rows.ranks(self.job.seed, self.split)
-        return (rank >= np.uint64(begin)) & (rank <= np.uint64(end - 1))
-
     def _cuts(self, before: int, sizes: np.ndarray) -> Iterator[tuple[int, int, int]]:
         """(shard, begin, end) for every shard that rows overlap. before: framed bytes of all rows
         before them. sizes: framed_bytes of each.

@@ -245,28 +245,25 @@ def load_index(
     and has a parts file, by its parts when they are needed. Raises ShardError naming the file.
 
     index_dir: a directory of this host for a copy of an index that is in a bucket; None holds it in
-    memory."""
+    memory. All of it is checked then, as caches copy it."""
     path = join(directory, index_file(split))
     files = storage
     if index_dir and storage.remote:
         files = LocalStorage()
-        path = _copy(storage, path, join(index_dir, f"{entry.index_crc32c:08x}.npy"))
-    data = files.map(path)
-    large = len(data) > WHOLE_BYTES and not check_all
-    parts = find_parts(storage, directory, split, entry) if large else None
-    if parts is None and (crc := crc32c_of(_pieces(data))) != entry.index_crc32c:
-        raise ShardError(
-            f"{path} has crc32c {crc:08x}, the manifest says {entry.index_crc32c:08x}. It is "
-            "damaged or belongs to another conversion; convert the split again, or copy the "
-            "directory again."
-        )
+        path = _copy(storage, path, join(index_dir, f"{entry.index_crc32c:08x}.npy"), entry)
+    is_large = files.stat(path).bytes > WHOLE_BYTES
+    data = files.map(path) if is_large else files.read(path)  # each map takes a file descriptor
+    by_parts = is_large and not check_all and not index_dir
+    parts = find_parts(storage, directory, split, entry) if by_parts else None
+    if parts is None:
+        _check(path, crc32c_of(_pieces(data)), entry)
     try:
         rows = decode_rows(data)
     except ValueError as e:
         raise ShardError(f"{path} is not an index: {e}.") from e
     if len(rows) == entry.num_records:
         records = [shard.records for shard in entry.shards]
-        index = SplitIndex(rows, records, parts, path, mapped=not files.remote)
+        index = SplitIndex(rows, records, parts, path, mapped=is_large and not files.remote)
         if index.shard_bytes().tolist() == [shard.bytes for shard in entry.shards]:
             return index
     raise ShardError(
@@ -280,14 +277,25 @@ def _pieces(data: bytes | mmap.mmap) -> Iterator[bytes]:
     return (data[at : at + _READ_BYTES] for at in range(0, len(data), _READ_BYTES))
 
 
-def _copy(storage: Storage, path: str, copy: str) -> str:
+def _check(path: str, crc: int, entry: SplitEntry) -> None:
+    if crc != entry.index_crc32c:
+        raise ShardError(
+            f"{path} has crc32c {crc:08x}, the manifest says {entry.index_crc32c:08x}. It is "
+            "damaged or belongs to another conversion; convert the split again, or copy the "
+            "directory again."
+        )
+
+
+def _copy(storage: Storage, path: str, copy: str, entry: SplitEntry) -> str:
     """The path of a copy on this host. Processes that start together may each make it."""
     local = LocalStorage()
     if not local.exists(copy):
-        pieces = pieces_of(storage, path, storage.stat(path).bytes, _READ_BYTES, Checksum())
+        checksum = Checksum()
+        pieces = pieces_of(storage, path, storage.stat(path).bytes, _READ_BYTES, checksum)
         with local.publish(copy) as sink:
             for piece in pieces:
                 sink.write(piece)
+            _check(path, int.from_bytes(checksum.digest(), "big"), entry)
     return copy
 
 

@@ -193,8 +193,11 @@ class _Joined:
     def __len__(self) -> int:
         return int(self._starts[-1])
 
-    def __getitem__(self, ids: Any) -> np.ndarray:
-        ids = np.arange(len(self))[ids] if isinstance(ids, slice) else ids
+    def __getitem__(self, ids: slice | np.ndarray) -> np.ndarray:
+        """Of a slice, or of numbers of records."""
+        ids = np.arange(*ids.indices(len(self))) if isinstance(ids, slice) else ids
+        if ids.dtype == bool or (ids.size and not 0 <= ids.min() <= ids.max() < len(self)):
+            raise IndexError(f"{ids} are not numbers of {len(self)} records")
         owners = np.searchsorted(self._starts, ids, side="right") - 1
         values = np.empty(len(ids), np.uint32)
         for number, column in enumerate(self._columns):

@@ -4,6 +4,7 @@ import contextlib
 from unittest import mock
 
 from beam_jobs import graph, stages, survey
+from beam_jobs.converter import Share
 from beam_jobs.graph import Flow
 from beam_jobs.stored_job import StoredJob
 
@@ -16,7 +17,7 @@ class Stages:
         self.chain = survey.looked if isinstance(job, survey.Survey) else stages.converted
 
     def run(self):
-        self.chain(self.flow([None]), self.stored)
+        self.chain(self.flow([Share()]), self.stored)
         return self
 
     def wait_until_finish(self):

@@ -166,3 +166,12 @@ def test_a_small_index_has_no_parts(tmp_path, monkeypatch):
         directory = tmp_path / str(most)
         write_index(LocalStorage(), str(directory), "train", 5, [rows])
         assert (directory / "_index/train.parts.json").exists() == expected
+
+
+def test_parts_of_an_earlier_index_do_not_stay(tmp_path, monkeypatch):
+    rows = np.ones((9, 2), np.uint32)
+    write_index(LocalStorage(), str(tmp_path), "train", 9, [rows])
+    assert (tmp_path / "_index/train.parts.json").exists()
+    monkeypatch.setattr(index_writer, "WHOLE_BYTES", 10**6)
+    write_index(LocalStorage(), str(tmp_path), "train", 9, [rows])
+    assert not (tmp_path / "_index/train.parts.json").exists()
