@@ -23,7 +23,7 @@ from pipeline.shards.manifest import SplitEntry
 from pipeline.shards.naming import index_file, parts_file
 from pipeline.shards.typed_json import Count, JsonFile, read_sealed
 from pipeline.storage.local import LocalStorage
-from pipeline.storage.storage import Storage, join, pieces_of
+from pipeline.storage.storage import Storage, find_file, join, pieces_of
 
 INDEX_HEADER_BYTES = 128  # of an index file, for any number of records
 INDEX_ROW_BYTES = 8
@@ -251,9 +251,10 @@ def load_index(
     if index_dir and storage.remote:
         files = LocalStorage()
         path = _copy(storage, path, join(index_dir, f"{entry.index_crc32c:08x}.npy"), entry)
-    is_large = files.stat(path).bytes > WHOLE_BYTES
-    data = files.map(path) if is_large else files.read(path)  # each map takes a file descriptor
-    by_parts = is_large and not check_all and not index_dir
+    found = None if files.remote else find_file(files, path)
+    mapped = found is not None and found.bytes > WHOLE_BYTES  # each map takes a file descriptor
+    data = files.map(path) if mapped else files.read(path)
+    by_parts = len(data) > WHOLE_BYTES and not check_all and not index_dir
     parts = find_parts(storage, directory, split, entry) if by_parts else None
     if parts is None:
         _check(path, crc32c_of(_pieces(data)), entry)
@@ -263,7 +264,7 @@ def load_index(
         raise ShardError(f"{path} is not an index: {e}.") from e
     if len(rows) == entry.num_records:
         records = [shard.records for shard in entry.shards]
-        index = SplitIndex(rows, records, parts, path, mapped=is_large and not files.remote)
+        index = SplitIndex(rows, records, parts, path, mapped=mapped)
         if index.shard_bytes().tolist() == [shard.bytes for shard in entry.shards]:
             return index
     raise ShardError(

@@ -194,9 +194,12 @@ class _Joined:
         return int(self._starts[-1])
 
     def __getitem__(self, ids: slice | np.ndarray) -> np.ndarray:
-        """Of a slice, or of numbers of records."""
-        ids = np.arange(*ids.indices(len(self))) if isinstance(ids, slice) else ids
-        if ids.dtype == bool or (ids.size and not 0 <= ids.min() <= ids.max() < len(self)):
+        """Of a slice, of a mask, or of numbers of records."""
+        if isinstance(ids, slice):
+            ids = np.arange(*ids.indices(len(self)))
+        elif ids.dtype == bool:
+            ids = np.flatnonzero(ids)
+        if ids.size and not 0 <= ids.min() <= ids.max() < len(self):
             raise IndexError(f"{ids} are not numbers of {len(self)} records")
         owners = np.searchsorted(self._starts, ids, side="right") - 1
         values = np.empty(len(ids), np.uint32)
