@@ -255,8 +255,9 @@ def commit(element: Values, stored: StoredJob, sums: Sums, sampled: Samples) -> 
             open_storage(path).delete(path)
     with contextlib.suppress(StorageError):
         remove_surveys(job)
-        remove_old_jobs(job)
-        remove_stored_job(job)
+        if not stored.data:
+            remove_old_jobs(job)
+            remove_stored_job(job)
 
 
 def _of_split(plan: SplitPlan, arrived: Iterable[Any]) -> list[SourceSummary]:

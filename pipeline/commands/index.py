@@ -191,6 +191,8 @@ def _publish(
     entries = dict[str, SplitEntry]()
     for split, files in splits.items():
         storage.sweep(join(directory, "_index"), [f"{split}.*"])
+        if storage.exists(parts := join(directory, parts_file(split))):  # of the index before
+            storage.delete(parts)
         entries[split] = publish_index(storage, directory, split, files)
     storage.sweep(directory, [MANIFEST_FILE])
     update_manifest(storage, directory, merged)

@@ -44,7 +44,6 @@ def write_index(
             written += len(rows)
         assert written == num_records
     crc = int.from_bytes(checksum.digest(), "big")
-    storage.delete(join(directory, parts_file(split)))  # of an earlier index
     if len(header) + INDEX_ROW_BYTES * num_records > WHOLE_BYTES:
         parts = Parts(crc, *map(tuple, np.concatenate(columns, axis=1).tolist()))
         with storage.publish(join(directory, parts_file(split))) as sink:

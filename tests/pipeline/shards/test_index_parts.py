@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from index_files import encode_index
 
+from pipeline.commands import index
 from pipeline.commands.verify import main as verify
 from pipeline.errors import ShardError
 from pipeline.shards import index_writer, split_index
@@ -168,10 +169,10 @@ def test_a_small_index_has_no_parts(tmp_path, monkeypatch):
         assert (directory / "_index/train.parts.json").exists() == expected
 
 
-def test_parts_of_an_earlier_index_do_not_stay(tmp_path, monkeypatch):
-    rows = np.ones((9, 2), np.uint32)
-    write_index(LocalStorage(), str(tmp_path), "train", 9, [rows])
-    assert (tmp_path / "_index/train.parts.json").exists()
-    monkeypatch.setattr(index_writer, "WHOLE_BYTES", 10**6)
-    write_index(LocalStorage(), str(tmp_path), "train", 9, [rows])
-    assert not (tmp_path / "_index/train.parts.json").exists()
+def test_parts_of_an_earlier_index_do_not_stay(directory, monkeypatch):
+    for name in ("manifest.json", "_index/train.npy"):
+        (Path(directory) / name).unlink()
+    for size, kept in ((0, True), (10**6, False)):
+        monkeypatch.setattr(index_writer, "WHOLE_BYTES", size)
+        assert index.main([f"{directory}/train-*", "--split=train"]) == 0
+        assert (Path(directory) / "_index/train.parts.json").exists() == kept
