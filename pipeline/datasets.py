@@ -4,8 +4,9 @@ train_dataset and eval_dataset read in the order in which data flows. Both retur
 without global_batch, a dataset to which a Trainer gives its batch size, on each of its hosts."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from os import PathLike
-from typing import Literal
+from typing import Any, Literal
 
 from pipeline.checks import check_number
 from pipeline.decoding.decode import Decoder
@@ -25,8 +26,8 @@ from pipeline.orders.defaults import (
     plan_records,
     training_bytes,
 )
-from pipeline.orders.mixing import check_weights
-from pipeline.orders.order import EvalOrder, Position
+from pipeline.orders.mixing import MixOrder, check_weights
+from pipeline.orders.order import EvalOrder, Position, TrainOrder
 from pipeline.sources.concatenated import Concatenated, Part, concatenated
 from pipeline.sources.open_dataset import Data, open_dataset
 from pipeline.sources.records import READ_AHEAD_BYTES, Records
@@ -112,9 +113,9 @@ def train_dataset(
         better, but take memory where they are held.
     cache: "ram", or a directory on a local disk, keeps the records as they are stored, see
         `cached`.
-    read_ahead_bytes: the most that the reading thread may hold. None: 256 MB; for a bucket or
-        front-read files, this host's share of the shuffle windows if that is more, up to 3 GiB, so
-        that each block is one request.
+    read_ahead_bytes: the most that the reading thread may hold. None: 256 MB; for a bucket,
+        front-read files and records below 4 kB, this host's share of the shuffle windows if that is
+        more, up to 3 GiB, so that each block is one request.
     stall_seconds: how long to wait for one batch before a StallError, which logs all stacks.
     workers: processes that make the batches, each its rows of every batch. Bits do not depend on
         it. 0: threads of this process, which the GIL bounds. "auto": decided by the cores and what
@@ -132,23 +133,31 @@ def train_dataset(
     Raises: as open_dataset; BatchSizeError; and OptionError or SchemaError for options that do not
     suit the data, before any record is read. The batches raise as DatasetInput.batches."""
     rows = hosts.host_rows(global_batch)
-    sizes = Sizes(streams, block_records, window_records)
+    host_batch = sum(map(len, rows))
     if isinstance(data, Mixture):
         if split is not None or limit is not None:
             raise OptionError(
                 "split and limit apply to one source; open the sources of a mixture with them."
             )
         records = data.records
-        order, window_bytes = plan_mixture(data, global_batch, sizes, seed=seed)
+        plan = partial(plan_mixture, data, global_batch, seed=seed)
     else:
         records = _limited(open_dataset(data, split, index_dir=_directory(cache)), limit)
-        order, window_bytes = plan_records(records, global_batch, sizes, seed=seed, epochs=epochs)
-    check_hosts(records.info, hosts)
+        plan = partial(plan_records, records, global_batch, seed=seed, epochs=epochs)
+    info = records.info
+    sizes = Sizes(streams, block_records, window_records)
+
+    def ordered(saved: Mapping[str, Any]) -> tuple[TrainOrder | MixOrder, int]:
+        order, window_bytes = plan(sizes.or_saved(saved))
+        if read_ahead_bytes is not None:
+            return order, read_ahead_bytes
+        ours = window_bytes * host_batch // global_batch
+        return order, training_bytes(info, ours, mixed=isinstance(data, Mixture))
+
+    order, ahead_bytes = ordered({})
+    check_hosts(info, hosts)
     if cache is not None:  # sooner or later, every host needs every record
         records = cached(records, cache)
-    host_batch = sum(map(len, rows))
-    if read_ahead_bytes is None:
-        read_ahead_bytes = training_bytes(records.info, window_bytes * host_batch // global_batch)
     return DatasetInput(
         records,
         order,
@@ -163,7 +172,8 @@ def train_dataset(
             seeded=True,
         ),
         rows,
-        read_ahead_bytes=read_ahead_bytes,
+        read_ahead_bytes=ahead_bytes,
+        ordered=ordered,
         stall_seconds=stall_seconds,
         quarantine=Quarantine(on_error, max_bad_records, quarantine_file),
         start_step=checked_start_step(start_step),

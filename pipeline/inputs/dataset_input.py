@@ -4,7 +4,7 @@ proven.
 The trainer and all other consumers use only this. Below it, batches reads in one thread and decodes
 in others."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -34,7 +34,7 @@ from pipeline.inputs.work import Order, Work, divided, pickled
 from pipeline.logs import log
 from pipeline.machine import num_cores
 from pipeline.orders.mixing import MixOrder
-from pipeline.orders.order import EvalOrder, Position
+from pipeline.orders.order import EvalOrder, Position, TrainOrder
 from pipeline.sizes import format_bytes, format_number, format_share
 from pipeline.sources.records import RECORD_OBJECT_BYTES, Records
 from pipeline.spec import leaves
@@ -54,7 +54,8 @@ class DatasetInput:
     is unknown; features are as on padding. With "skip", everything is from its replacement.
 
     info: see InputInfo; the values of spec are ArraySpecs. read_ahead_bytes: the most that the
-    reading thread holds."""
+    reading thread holds. ordered: from a saved state to the order with its sizes, where none were
+    given, and the bytes to read ahead."""
 
     def __init__(
         self,
@@ -68,9 +69,11 @@ class DatasetInput:
         quarantine: Quarantine,
         start_step: int = 0,
         workers: Workers = "auto",
+        ordered: Callable[[Mapping[str, Any]], tuple[TrainOrder | MixOrder, int]] | None = None,
     ) -> None:
         self._records = records
         self._order = order
+        self._ordered = ordered
         self._rows = rows
         self._decoder = decoder
         self._quarantine = quarantine
@@ -79,11 +82,8 @@ class DatasetInput:
         check_number(
             "read_ahead_bytes", read_ahead_bytes, at_least=0, more="; 0 reads one batch ahead"
         )
-        # Reading ahead more than the split is never useful.
         source = records.info
-        self.read_ahead_bytes = min(
-            read_ahead_bytes, 4 * (source.num_bytes + RECORD_OBJECT_BYTES * source.num_records)
-        )
+        self._allow(read_ahead_bytes)
         trains = not isinstance(order, EvalOrder)
         self.info = InputInfo(
             spec=decoder.spec,
@@ -112,7 +112,6 @@ class DatasetInput:
                 f"{source.name}: hosts= gives this host no row of the batch. Each needs one."
             )
         row_bytes = sum(spec.num_bytes for _, spec in leaves(decoder.spec)) / host_rows
-        self._most_bytes = read_ahead_bytes
         self._row_bytes = max(row_bytes, source.num_bytes / source.num_records)
         self._decode = BatchDecoder(records, decoder, quarantine, host_rows)
         if workers and workers != "auto":  # raises its errors before any record is read
@@ -178,19 +177,27 @@ class DatasetInput:
         return {"fingerprint": self.info.fingerprint, **self._order.settings, **position._asdict()}
 
     def restore(self, state: Mapping[str, Any]) -> Position:
-        """The inverse of `state`. Raises FingerprintError naming the difference if data or order
-        have changed."""
+        """The inverse of `state`. From then on, sizes of the order that were not given are those of
+        the state, so that other defaults change no run that has begun.
+
+        Raises FingerprintError naming the difference if data or order have changed."""
         if state.get("fingerprint") != self.info.fingerprint:
             raise FingerprintError(
                 f"The saved position belongs to data {state.get('fingerprint')}; that of "
                 f"{self._records.info.name} is {self.info.fingerprint}. Give the data that it was "
                 "saved with, or start over with batches()."
             )
-        for name, ours in self._order.settings.items():
+        order, ahead_bytes = self._ordered(state) if self._ordered else (self._order, 0)
+        for name, ours in order.settings.items():
             if state.get(name) != ours:
                 raise FingerprintError(
                     f"{_difference(name, state.get(name), ours)} Or start over with batches()."
                 )
+        if not isinstance(order, EvalOrder):
+            self._order = order
+            self._allow(ahead_bytes)
+            provenance = provenance_of(self._records, order, self._quarantine.on_error)
+            self.info = replace(self.info, provenance=provenance)
         return Position(int(state["epoch"]), int(state["records"]))
 
     def batches(self, position: Position | None = None) -> Batches:
@@ -206,6 +213,13 @@ class DatasetInput:
             rest = partial(self._after_the_first, self.advance(position, steps))
             return self._in_threads(position, steps, rest)
         return self._in_workers(position) or self._in_threads(position)
+
+    def _allow(self, read_ahead_bytes: int) -> None:
+        # Reading ahead more than the split is never useful.
+        source = self._records.info
+        most = 4 * (source.num_bytes + RECORD_OBJECT_BYTES * source.num_records)
+        self._most_bytes = read_ahead_bytes
+        self.read_ahead_bytes = min(read_ahead_bytes, most)
 
     def _after_the_first(self, position: Position) -> tuple[Batch, Batches] | None:
         """The batch at the position and those that follow, made by workers if they pay."""

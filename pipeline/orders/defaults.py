@@ -6,10 +6,10 @@ hosts would disagree. Only the memory to read ahead may differ between hosts, be
 batch."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from pipeline.orders.order import TrainOrder, divisors
 from pipeline.orders.shuffle import (
     LEAST_BLOCKS,
     SOURCES,
+    WINDOW_BLOCKS,
     Shuffle,
     default_block_records,
     default_window_records,
@@ -29,6 +30,7 @@ from pipeline.sources.concatenated import Concatenated
 from pipeline.sources.records import READ_AHEAD_BYTES, RECORD_OBJECT_BYTES, Records, RecordsInfo
 
 MAX_STREAMS = 64
+PAGE_BYTES = 4096  # a disk reads no less, so smaller records are cheap only with their neighbours
 # Of files that can only be read from the front, which pass records before they are due.
 WHOLE_FILES_WINDOW_BYTES = 512 * 1024**2  # over all hosts
 # records differ in size, and one outside the read-ahead would be passed in vain
@@ -49,6 +51,14 @@ class Sizes(NamedTuple):
     streams: int | None
     block_records: int | None
     window_records: int | None
+
+    def or_saved(self, state: Mapping[str, Any]) -> "Sizes":
+        """These, with the blocks and windows of a saved position where none are given."""
+        _, block, window = self
+        return self._replace(
+            block_records=state.get("block_records") if block is None else block,
+            window_records=state.get("window_records") if window is None else window,
+        )
 
 
 def plan_records(
@@ -119,19 +129,24 @@ def default_streams(sources: Sequence[RecordsInfo], global_batch: int) -> int:
 
 
 def _windows(
-    source: RecordsInfo, global_batch: int, streams: int, sizes: Sizes, share: float = 1.0
+    source: RecordsInfo, global_batch: int, streams: int, sizes: Sizes, share: float | None = None
 ) -> tuple[int, int, int]:
-    """(block_records, window_records, bytes in all windows) of a source from which this share of
-    the rows comes."""
+    """(block_records, window_records, bytes in all windows) of a source. share: of the rows of a
+    mixture."""
     mean_bytes = source.num_bytes / source.num_records
     _, block, window = sizes
     if block is None:
         block = default_block_records(mean_bytes, source.num_records)
+        # Windows of small records must fit in what is read ahead: else each block is read 25 times.
+        # A mixture's saved position does not tell its blocks, so those remain what they were.
+        if _small(source) and share is None:
+            row_bytes = mean_bytes + RECORD_OBJECT_BYTES
+            block = min(block, math.ceil(READ_AHEAD_BYTES / WINDOW_BLOCKS / row_bytes))
     if window is None:
         window = default_window_records(block, max(1, streams), global_batch)
         if source.whole_files is not None:
             window = min(window, int(WHOLE_FILES_WINDOW_BYTES / mean_bytes) // max(1, streams))
-        window = max(1, math.ceil(share * window))
+        window = max(1, math.ceil(window if share is None else share * window))
     # windows, and blocks that extend past their ends
     held = min(source.num_records, streams * (window + block))
     if source.whole_files is None:
@@ -153,9 +168,13 @@ def check_hosts(records: RecordsInfo, hosts: Hosts) -> None:
         )
 
 
-def training_bytes(records: RecordsInfo, window_bytes: int) -> int:
+def training_bytes(records: RecordsInfo, window_bytes: int, *, mixed: bool = False) -> int:
     """Bytes to read ahead: enough of this host's windows for large reads, if those pay, or else the
-    usual budget."""
-    if not records.remote and records.whole_files is None:
+    usual budget. mixed: of a mixture, whose windows of small records take gigabytes."""
+    if not (records.remote or records.whole_files or (_small(records) and not mixed)):
         return READ_AHEAD_BYTES
     return max(READ_AHEAD_BYTES, min(window_bytes, MAX_WINDOW_BYTES))
+
+
+def _small(records: RecordsInfo) -> bool:
+    return records.num_bytes < PAGE_BYTES * records.num_records

@@ -80,6 +80,18 @@ def test_a_saved_position_of_another_order_is_refused(images, other, text):
         train_dataset(images, **(options | other)).restore(source.state(source.start))
 
 
+def test_a_run_keeps_its_blocks_and_windows_where_their_defaults_change(images):
+    options = {"global_batch": 8, "seed": 1, "streams": 8}
+    begun = train_dataset(images, block_records=7, window_records=21, **options)
+    position = begun.advance(begun.start, 3)
+    resumed = train_dataset(images, **options)
+    assert resumed.restore(begun.state(position)) == position
+    assert resumed.state(position) == begun.state(position)
+    assert resumed.info.provenance == begun.info.provenance
+    batches = [next(source.batches(position))["_index"] for source in (begun, resumed)]
+    np.testing.assert_array_equal(*batches)
+
+
 def test_a_copied_dataset_restores_a_state_but_an_incomplete_state_is_refused(images, tmp_path):
     source = train_dataset(images, global_batch=8)
     copied = train_dataset(str(shutil.copytree(images, tmp_path / "copy")), global_batch=8)
@@ -87,6 +99,7 @@ def test_a_copied_dataset_restores_a_state_but_an_incomplete_state_is_refused(im
     assert copied.restore(state) == Position(2, 1)
     with pytest.raises(FingerprintError, match="The saved position has no streams"):
         source.restore({key: value for key, value in state.items() if key != "streams"})
+    assert source.state(Position(2, 1)) == state
 
 
 def test_a_position_of_training_is_refused_by_an_evaluation_and_vice_versa(images):

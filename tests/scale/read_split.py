@@ -1,6 +1,6 @@
 """Opens a split of sparse_split, trains and evaluates on it without a model, and prints what that takes, as JSON.
 
-python tests/scale/read_split.py DIR [TRAINING_BATCHES [EVALUATED]]. Private memory is that which no file backs, in MB."""
+python tests/scale/read_split.py DIR [TRAINING_BATCHES [EVALUATED]]. Private memory is that which no file backs, and what was read of files; in MB."""
 
 import json
 import sys
@@ -34,7 +34,9 @@ def memory() -> dict[str, float]:
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
     kilobytes = {line.split(":")[0]: int(line.split()[1]) for line in lines}
     unique = kilobytes["Private_Clean"] + kilobytes["Private_Dirty"]
+    read = Path("/proc/self/io").read_text().split()[1]
     return {
+        "read": int(read) / 1e6,
         "private": kilobytes["Anonymous"] / 1e3,
         "uss": unique / 1e3,
         "rss": kilobytes["Rss"] / 1e3,

@@ -6,10 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from sparse_split import write_sparse
+from read_split import BATCH
+from sparse_split import LENGTH, write_sparse
 from sweep import SWEEP
 
 NUMBERS = (100_000_000, 1_000_000_000) if SWEEP else (2_000_000, 42_000_000)
+BATCHES = 2_700  # four windows, and the fifth is read
 PROGRAM = Path(__file__).parent / "read_split.py"
 
 
@@ -19,7 +21,12 @@ def seen(tmp_path_factory):
 
     def read(number):
         directory = write_sparse(tmp_path_factory.mktemp("split"), number, 10)
-        command = [sys.executable, str(PROGRAM), directory, *(["1000", "100000"] if SWEEP else [])]
+        command = [
+            sys.executable,
+            str(PROGRAM),
+            directory,
+            *([str(BATCHES), "100000"] if SWEEP else []),
+        ]
         printed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=800)
         return json.loads(printed.stdout)
 
@@ -36,6 +43,13 @@ def test_a_reader_holds_a_fifth_of_a_byte_per_record_once_it_has_used_all_parts(
     assert bytes_per_record(seen, "opened") < 0.1
     assert bytes_per_record(seen, "located") < 0.2
     assert all(each["opened"]["seconds"] < 2 for each in seen)
+
+
+@pytest.mark.sweep
+def test_training_reads_less_than_twice_what_it_delivers(seen):
+    for each in seen:
+        bytes_read = (each["trained"]["read"] - each["located"]["read"]) * 1e6
+        assert bytes_read < 2 * LENGTH * BATCH * BATCHES
 
 
 @pytest.mark.sweep

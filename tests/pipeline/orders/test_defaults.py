@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from usual_order import usual_order
 
-from pipeline.orders.defaults import Sizes, default_streams, plan_records
+from pipeline.orders.defaults import Sizes, default_streams, plan_records, training_bytes
 from pipeline.orders.order import divisors
 from pipeline.orders.shuffle import default_block_records
+from pipeline.sources.records import READ_AHEAD_BYTES
 
 
 def source(num_records, record_bytes=1000):
@@ -18,6 +19,9 @@ def source(num_records, record_bytes=1000):
     sizes = {"num_records": num_records, "num_bytes": num_records * record_bytes}
     info = SimpleNamespace(name="numbers", whole_files=None, **sizes)
     return SimpleNamespace(info=info, block_starts=lambda block: np.arange(0, num_records, block))
+
+
+NOT_GIVEN = Sizes(None, None, None)
 
 
 @settings(max_examples=20)
@@ -32,9 +36,7 @@ def test_the_default_streams_divide_the_batch_and_have_a_record_each(N, batch):
 
 
 def test_default_streams_blocks_and_windows_never_change():
-    order, _ = plan_records(
-        source(1_281_167, 110_000), 1024, Sizes(None, None, None), seed=0, epochs="drop"
-    )
+    order, _ = plan_records(source(1_281_167, 110_000), 1024, NOT_GIVEN, seed=0, epochs="drop")
     assert order.settings == {
         "seed": 0, "streams": 64, "block_records": 10, "window_records": 320, "epochs": "drop",
     }  # fmt: skip
@@ -44,6 +46,18 @@ def test_default_streams_blocks_and_windows_never_change():
         1_000_000,
     )
     assert (default_block_records(1_000, 1_797), default_block_records(1_000, 60_000)) == (1, 4)
+
+
+def test_windows_of_small_records_fit_in_what_a_disk_reads_ahead():
+    for record_bytes in (0, 116, 1000, 4095):
+        records = source(200_000_000, record_bytes)
+        records.info.remote = False
+        order, window_bytes = plan_records(records, 1024, NOT_GIVEN, seed=0, epochs="drop")
+        ahead = training_bytes(records.info, window_bytes)
+        assert window_bytes <= ahead < 1.1 * READ_AHEAD_BYTES
+        assert order.window_records * order.streams >= 2048 * order.block_records
+    assert order.block_records == 29
+    assert training_bytes(records.info, window_bytes, mixed=True) == READ_AHEAD_BYTES
 
 
 N, CLASSES, ROWS = 1_281_167, 1000, 1024

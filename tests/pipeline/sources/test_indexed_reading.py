@@ -96,7 +96,7 @@ def test_small_data_is_read_once_for_many_epochs(numbers_of, ranges):
     assert len(ranges) == 3  # files that are not empty
 
 
-def test_remote_reads_hold_complete_shuffle_windows_by_default(
+def test_remote_reads_and_small_records_hold_complete_shuffle_windows_by_default(
     numbers_of, ranges, monkeypatch, caplog
 ):
     caplog.set_level("INFO", "pipeline")
@@ -119,6 +119,8 @@ def test_remote_reads_hold_complete_shuffle_windows_by_default(
         assert batches.join(5)
         return len(ranges)
 
+    assert reads(remote=False) < 0.4 * N
+    monkeypatch.setattr("pipeline.orders.defaults.PAGE_BYTES", 1)
     assert reads(remote=False) > 0.8 * N
     assert reads(remote=True) < 0.4 * N
     assert reads(remote=False, read_ahead_bytes=10**5) < 0.4 * N
