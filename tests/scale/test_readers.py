@@ -6,12 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from read_split import BATCH
 from sparse_split import LENGTH, write_sparse
 from sweep import SWEEP
 
 NUMBERS = (100_000_000, 1_000_000_000) if SWEEP else (2_000_000, 42_000_000)
-BATCHES = 2_700  # four windows, and the fifth is read
+BATCHES = 2_700  # of 1,024 records: four windows, and the fifth is read
 PROGRAM = Path(__file__).parent / "read_split.py"
 
 
@@ -49,7 +48,7 @@ def test_a_reader_holds_a_fifth_of_a_byte_per_record_once_it_has_used_all_parts(
 def test_training_reads_less_than_twice_what_it_delivers(seen):
     for each in seen:
         bytes_read = (each["trained"]["read"] - each["located"]["read"]) * 1e6
-        assert bytes_read < 2 * LENGTH * BATCH * BATCHES
+        assert bytes_read < 2 * LENGTH * 1_024 * BATCHES
 
 
 @pytest.mark.sweep
