@@ -17,12 +17,13 @@ import numpy as np
 
 from pipeline import datasets
 from pipeline.datasets import DatasetInput, Position, checked_start_step
-from pipeline.errors import EmptySplitError, EvaluationError, InputError
+from pipeline.errors import EmptySplitError, InputError
 from pipeline.hosts import ONE_HOST, Hosts
 from pipeline.inputs.batches import DECODING
 from pipeline.inputs.input_info import InputInfo
 from pipeline.inputs.program import INDEX, MASK, TF_DATA, Program, own_rows, proven_by
 from pipeline.inputs.tf_examples import examples, feature_spec, host_counts
+from pipeline.inputs.tf_iterator import TfIterator
 from pipeline.logs import log
 from pipeline.sources.records import Records
 from pipeline.spec import NUMBERS, RESERVED, ArraySpec, delivered, leaves
@@ -288,27 +289,12 @@ def _spec(batches: tf.data.Dataset, rows: np.ndarray | None) -> Mapping[str, Any
 
 def _run(
     batches: tf.data.Dataset, position: int, state: Any, steps: int | None
-) -> tuple[Iterator[Any], int]:
-    """See Run: from the beginning, because the state of a program is as large as its buffers."""
+) -> tuple[TfIterator, int]:
+    """See Run: from the beginning. Program saves and restores its iterator."""
     del position, state
     if steps is not None:
         batches = _lengthened(batches, steps)
-    return _arrays(batches.prefetch(DECODING).as_numpy_iterator(), steps), 0
-
-
-def _arrays(iterator: Iterator[Any], steps: int | None) -> Iterator[Any]:
-    try:
-        for number, batch in enumerate(iterator, 1):
-            if number == steps:
-                next(iterator, None)  # tf.data checks a stated cardinality only at the end
-            yield batch
-    except tf.errors.FailedPreconditionError as e:
-        if "expected to contain" not in str(e):
-            raise
-        raise EvaluationError(
-            "the tf.data program has another number of examples than its assert_cardinality "
-            "states. State what it has, or nothing: then it is not checked."
-        ) from e
+    return TfIterator(batches.prefetch(DECODING), steps), 0
 
 
 def _of_one_host(dataset: tf.data.Dataset) -> tf.data.Dataset:

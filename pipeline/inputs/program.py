@@ -5,9 +5,9 @@ pipeline.tf_data and pipeline.grain make these."""
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import GeneratorType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -15,8 +15,15 @@ from pipeline.errors import FingerprintError, InputError
 from pipeline.hosts import Hosts
 from pipeline.inputs.batches import Batch
 from pipeline.inputs.input_info import InputInfo
+from pipeline.inputs.iterator_states import (
+    Described,
+    IteratorState,
+    IteratorStates,
+    SavableIterator,
+    Saver,
+    chained,
+)
 from pipeline.logs import log
-from pipeline.shards.frames import crc32c_of
 from pipeline.sources.records import RecordsInfo
 from pipeline.spec import RESERVED, leaves, mapped, narrowed, tree_of
 
@@ -54,6 +61,9 @@ class Program:
         # by position, of the newest pass or as restored
         self.crcs = dict[int, int]()
         self.states = dict[int, str]()
+        self.iterator_states = IteratorStates()
+        self.described: Described | None = None
+        self.pinned: IteratorState | None = None
 
     def batches(self, position: int, /) -> "ProgramBatches":
         """The batches after that many, which are read and dropped first: all of them, or the last
@@ -70,13 +80,17 @@ class Program:
 
     def state(self, position: int, /) -> dict[str, Any]:
         """The position; if the newest pass has been there, with the checksums of all batches before
-        it, and of those without the last one, and the state of the iterator before that."""
+        it, and of those without the last one, and the state of the iterator before that.
+
+        Of a program of tf.data it describes a state of the iterator, which is `pinned` then."""
+        self.pinned = self.iterator_states.newest(position) if self.saves else None
         named = {name: getattr(self.info, name) for name in _NAMED}
         before = max(position - 1, 0)
         return named | {
             "batches": position,
             "crcs": [self.crcs.get(at) for at in (before, position)],
             "iterator_before": json.loads(self.states.get(before, "null")),
+            "iterator": self.pinned and asdict(self.pinned.described),
         }
 
     def restore(self, state: Mapping[str, Any], /) -> int:
@@ -101,12 +115,28 @@ class Program:
             raise FingerprintError(f"The saved position, {batches!r}, is not a number of batches.")
         self.crcs = {}
         self.states = {}
+        self.iterator_states = IteratorStates()
+        self.described = None
         if alike or self.info.program == "complete":  # whose hosts have the same
             before = max(batches - 1, 0)
             crcs = zip((before, batches), state.get("crcs", ()), strict=False)
             self.crcs = {at: crc for at, crc in crcs if crc is not None}
             self.states = {before: json.dumps(state.get("iterator_before"))}
+            described = state.get("iterator")
+            self.described = described and Described(**described)
         return batches
+
+    @property
+    def saves(self) -> bool:
+        """Whether this host saves states of its iterator: one saves for all that run the same
+        program."""
+        return self.info.endless and (self.info.program == "own" or self.hosts.index == 0)
+
+    def resume_with(self, data: bytes) -> None:
+        """Takes the iterator state that the restored position has `described`: the next pass begins
+        with it, if it is of this program."""
+        assert self.described
+        self.iterator_states = IteratorStates(IteratorState(self.described, data))
 
     def agree_on(self, counts: Sequence[int]) -> None:
         """Hosts have these numbers of records of their own in an epoch: each delivers as many
@@ -132,15 +162,21 @@ class ProgramBatches(Iterator[Batch]):
         state = json.loads(saved)
         state = state.encode("latin-1") if isinstance(state, str) else state
         self._iterator, self._at = source.run(before, state, source.info.steps_per_epoch)
-        self._begun = self._at
+        self.skipped = 0
+        self._first = 0
         self._crc = source.crcs.get(self._at, 0) if self._at else 0
         # of a position that is saved again before a batch was read, too
         self._crcs = source.crcs = self._expected | {self._at: self._crc}
         self._states = source.states = {before: saved}
+        self._saver = self._make_saver()
 
-    @property
-    def skipped(self) -> int:
-        return min(self._at, self._position) - self._begun
+    def _make_saver(self) -> Saver | None:
+        source = self._source
+        source.iterator_states = IteratorStates(source.iterator_states.newest(self._position))
+        if not (source.saves and hasattr(self._iterator, "save")):
+            return None
+        again = cast(Any, lambda: source.run(0, None, None)[0])
+        return Saver(source.iterator_states, again, source.info.fingerprint)
 
     @property
     def digest(self) -> int | None:
@@ -154,26 +190,66 @@ class ProgramBatches(Iterator[Batch]):
         count = len(next(leaf for _, leaf in leaves(batch)))
         return {MASK: np.ones(count, np.float32)} | batch
 
+    def save_state(self, taken: int, planned: bool) -> None:
+        """Saves the state of the iterator if it is time, in the thread that reads.
+
+        taken: how many of the pass's batches are trained on by now. planned: whether a checkpoint
+        follows here."""
+        if self._saver:
+            iterator = cast(SavableIterator, self._iterator)
+            first = self._position + taken
+            self._saver.save(iterator, self._at, self._crc, self._first, first, planned)
+
+    def _jump(self) -> None:
+        """Continues from a saved state of the iterator, if there is one of this program.
+
+        A changed program would deliver what is in the state first: so its graph is compared, and
+        the first batch that it makes anew."""
+        state = self._source.iterator_states.newest(self._position)
+        if state is None:
+            return
+        described = state.described
+        iterator = cast(SavableIterator, self._iterator)
+        try:
+            if iterator.graph != described.graph:
+                raise InputError("its graph is not that of the run")
+            self._expected[1] = described.first
+            self._read()
+            iterator.restore(state.data)
+        except InputError as error:
+            log.warning("%s cannot continue from its saved state: %s", TF_DATA, error)
+            self._iterator, self._at = self._source.run(0, None, None)
+            self._crc = 0
+            return
+        self.skipped += 1
+        self._at, self._crc = described.batches, described.crc
+        self._crcs[self._at] = self._crc
+
     def _drop(self) -> None:
         began = time.monotonic()
+        self._jump()
         name = self._source.info.fingerprint
         left = self._position - self._at
         tell = log.info if left > 1 else log.debug
-        tell("%s runs from its beginning, to resume after %d batches", name, left)
+        where = f"continues after batch {self._at}" if self._at else "runs from its beginning"
+        tell("%s %s, to resume after %d batches", name, where, left)
         while self._at < self._position and not self._closed:
             try:
                 self._read()
             except StopIteration:
                 raise self._changed(f"has only {self._at} batches") from None
+            self.skipped += 1
         tell("it dropped %d batches in %.1f s", self.skipped, time.monotonic() - began)
 
     def _read(self) -> Mapping[str, Any]:
         batch = next(self._iterator)
-        arrays = (leaf for _, leaf in sorted(leaves(batch), key=lambda each: each[0]))
-        pieces: Any = (np.ascontiguousarray(leaf) for leaf in arrays)
-        self._crc = crc32c_of([self._crc.to_bytes(4, "little"), *pieces])
+        self._crc = chained(self._crc, batch)
         self._at += 1
         self._crcs[self._at] = self._crc
+        if self._at == 1:
+            self._first = self._crc
+        if self._saver:
+            self._saver.passed(self._at, self._crc)
         if self._source.info.program == "own":
             self._states[self._at] = _kept(self._iterator)
         for kept in (self._crcs, self._states):
@@ -196,6 +272,8 @@ class ProgramBatches(Iterator[Batch]):
         """Ends the dropping of batches in another thread; `next` returns once the library has made
         the current one."""
         self._closed = True
+        if self._saver:
+            self._saver.close()
         if not isinstance(self._iterator, GeneratorType):  # which only its own thread can close
             getattr(self._iterator, "close", lambda: None)()
 

@@ -59,7 +59,8 @@ class Chunks:
     end: the last step of the lengths; None if the input ends them.
     common: a CommonEnd, if there are several hosts; the last chunks are single batches.
     labels: keys of class numbers, if the task has no Target. The first missing one is logged.
-    read: the step of the newest batch.
+    planned: whether a checkpoint follows of a step.
+    read: the step of the newest batch. taken: the last step of the newest chunk that was taken.
 
     Iterating raises InputError, naming the step, for a batch unlike `struct` and for an input that
     ends early. Exceptions of the input pass unchanged, with a note that names the step."""
@@ -72,9 +73,10 @@ class Chunks:
     program: Compiled
     common: Any = None
     labels: Collection[str] = ()
+    planned: Callable[[int], bool] = lambda _: False
 
     def __post_init__(self) -> None:
-        self.read = self.start
+        self.read = self.taken = self.start
         self._memory: Slots | None = None
         self.room = threading.Semaphore()  # for a chunk of several steps, placed and not yet taken
 
@@ -83,9 +85,11 @@ class Chunks:
             # A generator can only be closed here, in the thread that runs it.
             stack.callback(getattr(self.batches, "close", lambda: None))
             step = self.start
+            save_state = getattr(self.batches, "save_state", lambda *_: None)
             for length in self.lengths:
                 host = self._read(length)
                 count = host.count
+                save_state(self.taken - self.start, self.planned(step + count))
                 if self.common is not None:
                     digest = getattr(self.batches, "digest", None)
                     count = self.common(step + count, count < length, digest) - step
@@ -229,6 +233,7 @@ class Feeder(Iterator[Chunk]):
         started = time.perf_counter()
         try:
             chunk = next(self._ahead)
+            self.source.taken = chunk.start + chunk.length
             if chunk.length > 1:
                 self.source.room.release()
             return chunk

@@ -10,6 +10,7 @@ from pipeline.description import Describe
 from pipeline.errors import CheckpointError, FingerprintError
 from pipeline.logs import logger
 from pipeline.machine import share_cores
+from trainer.checkpointing.iterator_files import IteratorFiles
 from trainer.checkpointing.kept_data import as_in_run, has_new_head
 from trainer.checkpointing.listing import find_elsewhere
 from trainer.checkpointing.manager import CheckpointManager, Saved, WhichStep
@@ -87,6 +88,11 @@ class Session:
 
         states = self.exchange.from_all("position", state, self.job.config.stall_seconds, wait)
         return {"fingerprint": source.info.fingerprint, "hosts": states}
+
+    def iterator_files(self, source: Input) -> IteratorFiles:
+        """Those of this host; of host 0 where all run the same program, and it saves for all."""
+        host = self.exchange.index if source.info.program == "own" else 0
+        return IteratorFiles(self.checkpoints.workdir, host, self.ownership.fence)
 
     @property
     def exchange(self) -> Exchange:
@@ -186,6 +192,7 @@ class Session:
             program,
             common,
             self.job.labels_without_target(opened),
+            steps.planned,
         )
         with closing(Feeder(chunks, bound, late or self.supervisor.check)) as feeder:
             with self.activity.doing("compiling"):
@@ -288,6 +295,7 @@ def begin(session: Session, opened: OpenedInput, step: int, warm_start: WarmStar
     saved = session.checkpoints.restore(step, job.abstract_state(opened))
     config = job.config.to_json()
     position = resumed_position(opened.source, saved, config)
+    session.iterator_files(opened.source).resume(opened.source, step)
     changes = ", ".join(saved.changes(config))
     log.info("resuming from the checkpoint of step %d%s", step, changes and f"; changed: {changes}")
     return Begun(step, saved.state, position, saved.productive_seconds, saved.run)

@@ -1,6 +1,7 @@
 """The loop of training: dispatches, and what the host does between two of them."""
 
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
@@ -189,10 +190,23 @@ class Training:
                 productive_seconds=self._productive_seconds,
                 run=self.recorder.run,
             )
-            session.checkpoints.save(saved, monitor.check.begin(step, state))
+            session.checkpoints.save(saved, self._in_background(step, state))
             session.call_back(
                 "on_checkpoint", CheckpointEnd(step, state, monitor.reports, self.schedule.stop)
             )
+
+    def _in_background(self, step: int, state: TrainState) -> Callable[[], None]:
+        """What a save does before the checkpoint is complete, in a thread of its own."""
+        session, source = self.session, self.opened.source
+        verify = self.monitor.check.begin(step, state)
+        pinned = getattr(source, "pinned", None)
+
+        def run() -> None:
+            verify()
+            if pinned:
+                session.iterator_files(source).write(step, pinned, session.checkpoints.steps)
+
+        return run
 
     def completed(self, step: int) -> None:
         """Tells the callbacks of a complete checkpoint."""

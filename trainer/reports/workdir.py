@@ -45,6 +45,9 @@ EVALUATIONS = "evaluations.json"
 EVAL_RESULT, TRAIN_RESULT = "eval_result.json", "train_result.json"
 DESCRIPTION, TOKENIZER = "description.json", "tokenizer.json"
 """What gives the numbers in the data of the run their meaning; see checkpointing/kept_data.py."""
+ITERATORS = "iterators"
+"""A directory with the iterator states of tf.data programs, a file for each checkpoint and host;
+see checkpointing/iterator_files.py."""
 PREDICTIONS = "predictions.jsonl"
 
 TRAIN, _EVAL = "train", "eval"
@@ -56,10 +59,12 @@ _EVENTS = "events.out.tfevents."
 _number = itertools.count()
 _TOKEN = secrets.token_hex(4)
 
+_ITERATOR = re.compile(r"([0-9]{9,})-host-([0-9]{5})")
 _REPLACED = re.compile(
     "|".join(
         (DESCRIPTION, EVALUATIONS, EVAL_RESULT, PREDICTIONS, SEGMENTS, TOKENIZER, TRAIN_RESULT)
     ).replace(".", r"\.")
+    + rf"|{ITERATORS}/{_ITERATOR.pattern}"
     + rf"|({TRAIN}|{_EVAL}|{_EVAL}_.+)/{METRICS}(\.\d+)?"
 )
 
@@ -83,6 +88,17 @@ def event_file(seconds: float) -> str:
     return (
         f"{_EVENTS}{int(seconds):010d}.{os.uname().nodename}.{os.getpid()}.{_TOKEN}.{next(_number)}"
     )
+
+
+def iterator_file(step: int, host: int) -> str:
+    """The name of an iterator state, in its directory."""
+    return f"{step:09d}-host-{host:05d}"
+
+
+def iterator_step(name: str, host: int) -> int | None:
+    """The inverse: the step, if it is a state of this host."""
+    match = _ITERATOR.fullmatch(name)
+    return int(match[1]) if match and int(match[2]) == host else None
 
 
 def replaced_by_runs(path: str) -> bool:
