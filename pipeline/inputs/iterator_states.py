@@ -1,10 +1,10 @@
 """States of a tf.data iterator, with which a training resumes: when they are saved, which of them
-are held, and whether they can be trusted.
+are held in memory, and whether they can be trusted.
 
-program.py saves them, pipeline.tf_data makes them. NumPy only."""
+program.py uses it. NumPy only."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -43,28 +43,28 @@ class SavableIterator(Protocol):
         """Continues from a state. InputError for that of another program."""
         ...
 
+    def again(self) -> "SavableIterator":
+        """Another one of the same program."""
+        ...
+
 
 @dataclass(frozen=True)
-class Described:
-    """What a checkpoint says of a state.
+class IteratorState:
+    """Of an iterator after that many batches of its program.
 
-    batches: how many the iterator had delivered. crc: their checksum; first: of the first one.
-    graph: see SavableIterator. bytes, crc32c: of the state."""
+    crc: the checksum of these, first: of the first one. graph: see SavableIterator. data: as
+    tf.data makes it, data_crc: its crc32c."""
 
     batches: int
     crc: int
     first: int
     graph: str
-    bytes: int
-    crc32c: int
-
-
-@dataclass(frozen=True)
-class IteratorState:
-    """A state, as tf.data makes it."""
-
-    described: Described
+    data_crc: int
     data: bytes
+
+    def described(self) -> dict[str, Any]:
+        """What a checkpoint says of it: all but the data."""
+        return {name: value for name, value in vars(self).items() if name != "data"}
 
 
 def chained(crc: int, batch: Mapping[str, Any]) -> int:
@@ -75,45 +75,27 @@ def chained(crc: int, batch: Mapping[str, Any]) -> int:
 
 
 class IteratorStates:
-    """Those that a Program holds. resumed: that of the checkpoint with which the run began.
+    """Those of a pass of a program. They are saved in the thread that reads, and the first one is
+    tested, because some programs silently continue otherwise than they would have.
 
-    saved: of the newest pass, ascending; trusted: whether they have been tested."""
+    name: of the program. resumed: the state with which the pass begins."""
 
-    def __init__(self, resumed: IteratorState | None = None) -> None:
-        self.resumed = resumed
-        self.saved: tuple[IteratorState, ...] = ()
-        self.trusted = False
+    def __init__(self, name: str, resumed: IteratorState | None = None) -> None:
+        self._name = name
+        self._resumed = resumed
+        self._first: IteratorState | None = None
+        self._saved: tuple[IteratorState, ...] = ()  # ascending
+        self._trusted = False
+        self._obstacle = ""
+        self._began = self._free_at = time.monotonic()
+        self._cost = SHARE  # seconds; so the first state is saved after one second
+        self._test: Background[None] | None = None
 
     def newest(self, position: int) -> IteratorState | None:
         """The newest at or before a position that can be trusted."""
-        held = [self.resumed] if self.resumed else []
-        held += self.saved if self.trusted else ()
-        return max(
-            (state for state in held if state.described.batches <= position),
-            key=lambda state: state.described.batches,
-            default=None,
-        )
-
-
-class Saver:
-    """Saves states of the iterator of a pass, in the thread that reads, and tests the first one.
-
-    again: makes another iterator of the program, for the test. name: of the program."""
-
-    def __init__(
-        self,
-        states: IteratorStates,
-        again: Callable[[], SavableIterator],
-        name: str,
-    ) -> None:
-        self._states = states
-        self._again = again
-        self._name = name
-        self._obstacle = ""
-        self._free_at = time.monotonic()
-        self._cost = SHARE  # seconds; the first state is saved after one
-        self._first: IteratorState | None = None
-        self._test: Background[None] | None = None
+        states = (self._resumed, *(self._saved if self._trusted else ()))
+        before = (state for state in states if state and state.batches <= position)
+        return max(before, key=lambda state: state.batches, default=None)
 
     def save(
         self,
@@ -124,64 +106,63 @@ class Saver:
         taken: int,
         planned: bool,
     ) -> None:
-        """Saves the state after `at` batches, if it is time. crc, first: see Described. taken: no
-        checkpoint follows of a position before. planned: one follows of this position."""
+        """Saves the state after `at` batches, if it is time. crc, first: see IteratorState.
+
+        taken: no checkpoint follows of a position before. planned: whether one follows of this
+        position."""
         wait = min(self._cost / (PLANNED_SHARE if planned else SHARE), EVERY_SECONDS)
         if self._obstacle or time.monotonic() < self._free_at + wait:
             return
-        saved = self._states.saved
-        needed = [state for state in saved if state.described.batches <= taken][-1:]
-        saved = (*needed, *(state for state in saved if state.described.batches > taken))
-        self._states.saved = saved
+        before = (state.batches for state in self._saved if state.batches <= taken)
+        needed = max(before, default=0)
+        saved = self._saved = tuple(state for state in self._saved if state.batches >= needed)
         if sum(len(state.data) for state in (*saved, *saved[-1:])) > HELD_BYTES:
             return
         began = time.monotonic()
         try:
             data = _checked(iterator)
+            state = IteratorState(at, crc, first, iterator.graph, crc32c(data), data)
         except InputError as error:
-            self._give_up(str(error))
+            self._give_up(str(error), at)
             return
         self._free_at = time.monotonic()
         self._cost = self._free_at - began
-        size, data_crc = len(data), crc32c(data)
-        described = Described(at, crc, first, iterator.graph, size, data_crc)
-        state = IteratorState(described, data)
         self._first = self._first or state
-        self._states.saved = (*saved, state)
-        log.debug(
-            "saved the state after %d batches, %s, in %.3f s", at, format_bytes(size), self._cost
-        )
+        self._saved = (*saved, state)
+        size = format_bytes(len(data))
+        log.debug("saved the iterator after %d batches, %s, in %.3f s", at, size, self._cost)
 
-    def passed(self, at: int, crc: int) -> None:
-        """Begins the test, in the background, once the run has read as many batches as it
-        compares."""
+    def passed(self, iterator: SavableIterator, at: int, crc: int) -> None:
+        """Begins the test, in the background, once the run has read the batches to compare."""
         state = self._first
-        if state and at == state.described.batches + TESTED:
-            self._test = Background(self._tested(state, crc), limit=TESTED, name="infeed-trust")
+        if state and at == state.batches + TESTED:
+            test = self._tested(iterator, state, crc)
+            self._test = Background(test, limit=TESTED, name="infeed-trust")
 
-    def _tested(self, state: IteratorState, expected: int) -> Iterator[None]:
-        crc = state.described.crc
+    def _tested(
+        self, iterator: SavableIterator, state: IteratorState, expected: int
+    ) -> Iterator[None]:
+        crc, why = state.crc, "a restored iterator delivers other batches"
         try:
-            iterator = self._again()
-            iterator.restore(state.data)
+            again = iterator.again()
+            again.restore(state.data)
             for _ in range(TESTED):
-                crc = chained(crc, next(iterator))
+                crc = chained(crc, next(again))
                 yield
         except InputError as error:
-            self._give_up(str(error))
-            return
-        if crc == expected:
-            self._states.trusted = True
-        else:
-            self._give_up("an iterator that was restored from its state delivers other batches")
+            why = str(error)
+        self._trusted = crc == expected
+        if not self._trusted:
+            self._give_up(why, state.batches)
 
-    def _give_up(self, why: str) -> None:
+    def _give_up(self, why: str, at: int) -> None:
         self._obstacle = why
-        self._states.saved = ()
         log.warning(
-            "%s: a resume will run the program again from its beginning, decoding included, "
-            "because %s",
+            "to resume, %s will run again from its beginning, decoding included (%.1f s for its "
+            "first %d batches): %s",
             self._name,
+            time.monotonic() - self._began,
+            at,
             why,
         )
 

@@ -5,7 +5,7 @@ pipeline.tf_data and pipeline.grain make these."""
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from types import GeneratorType
 from typing import Any, cast
 
@@ -16,11 +16,9 @@ from pipeline.hosts import Hosts
 from pipeline.inputs.batches import Batch
 from pipeline.inputs.input_info import InputInfo
 from pipeline.inputs.iterator_states import (
-    Described,
     IteratorState,
     IteratorStates,
     SavableIterator,
-    Saver,
     chained,
 )
 from pipeline.logs import log
@@ -61,8 +59,8 @@ class Program:
         # by position, of the newest pass or as restored
         self.crcs = dict[int, int]()
         self.states = dict[int, str]()
-        self.iterator_states = IteratorStates()
-        self.described: Described | None = None
+        self.iterator_states = IteratorStates(info.fingerprint)
+        self.described: Mapping[str, Any] | None = None
         self.pinned: IteratorState | None = None
 
     def batches(self, position: int, /) -> "ProgramBatches":
@@ -90,7 +88,7 @@ class Program:
             "batches": position,
             "crcs": [self.crcs.get(at) for at in (before, position)],
             "iterator_before": json.loads(self.states.get(before, "null")),
-            "iterator": self.pinned and asdict(self.pinned.described),
+            "iterator": self.pinned and self.pinned.described(),
         }
 
     def restore(self, state: Mapping[str, Any], /) -> int:
@@ -115,15 +113,14 @@ class Program:
             raise FingerprintError(f"The saved position, {batches!r}, is not a number of batches.")
         self.crcs = {}
         self.states = {}
-        self.iterator_states = IteratorStates()
+        self.iterator_states = IteratorStates(self.info.fingerprint)
         self.described = None
         if alike or self.info.program == "complete":  # whose hosts have the same
             before = max(batches - 1, 0)
             crcs = zip((before, batches), state.get("crcs", ()), strict=False)
             self.crcs = {at: crc for at, crc in crcs if crc is not None}
             self.states = {before: json.dumps(state.get("iterator_before"))}
-            described = state.get("iterator")
-            self.described = described and Described(**described)
+            self.described = state.get("iterator")
         return batches
 
     @property
@@ -135,8 +132,8 @@ class Program:
     def resume_with(self, data: bytes) -> None:
         """Takes the iterator state that the restored position has `described`: the next pass begins
         with it, if it is of this program."""
-        assert self.described
-        self.iterator_states = IteratorStates(IteratorState(self.described, data))
+        state = IteratorState(**self.described or {}, data=data)
+        self.iterator_states = IteratorStates(self.info.fingerprint, state)
 
     def agree_on(self, counts: Sequence[int]) -> None:
         """Hosts have these numbers of records of their own in an epoch: each delivers as many
@@ -168,15 +165,9 @@ class ProgramBatches(Iterator[Batch]):
         # of a position that is saved again before a batch was read, too
         self._crcs = source.crcs = self._expected | {self._at: self._crc}
         self._states = source.states = {before: saved}
-        self._saver = self._make_saver()
-
-    def _make_saver(self) -> Saver | None:
-        source = self._source
-        source.iterator_states = IteratorStates(source.iterator_states.newest(self._position))
-        if not (source.saves and hasattr(self._iterator, "save")):
-            return None
-        again = cast(Any, lambda: source.run(0, None, None)[0])
-        return Saver(source.iterator_states, again, source.info.fingerprint)
+        resumed = source.iterator_states.newest(position)
+        self._saved = source.iterator_states = IteratorStates(source.info.fingerprint, resumed)
+        self._saves = source.saves and hasattr(self._iterator, "save")
 
     @property
     def digest(self) -> int | None:
@@ -193,36 +184,34 @@ class ProgramBatches(Iterator[Batch]):
     def save_state(self, taken: int, planned: bool) -> None:
         """Saves the state of the iterator if it is time, in the thread that reads.
 
-        taken: how many of the pass's batches are trained on by now. planned: whether a checkpoint
+        taken: how many of the pass's batches no later checkpoint needs. planned: whether one
         follows here."""
-        if self._saver:
+        if self._saves:
             iterator = cast(SavableIterator, self._iterator)
-            first = self._position + taken
-            self._saver.save(iterator, self._at, self._crc, self._first, first, planned)
+            taken += self._position
+            self._saved.save(iterator, self._at, self._crc, self._first, taken, planned)
 
     def _jump(self) -> None:
         """Continues from a saved state of the iterator, if there is one of this program.
 
-        A changed program would deliver what is in the state first: so its graph is compared, and
+        A changed program would first deliver what the state holds. So its graph is compared, and
         the first batch that it makes anew."""
-        state = self._source.iterator_states.newest(self._position)
+        state = self._saved.newest(self._position)
         if state is None:
             return
-        described = state.described
         iterator = cast(SavableIterator, self._iterator)
         try:
-            if iterator.graph != described.graph:
+            if iterator.graph != state.graph:
                 raise InputError("its graph is not that of the run")
-            self._expected[1] = described.first
+            self._expected[1] = state.first
+            self._iterator = iterator.again()
             self._read()
             iterator.restore(state.data)
         except InputError as error:
             log.warning("%s cannot continue from its saved state: %s", TF_DATA, error)
-            self._iterator, self._at = self._source.run(0, None, None)
-            self._crc = 0
             return
         self.skipped += 1
-        self._at, self._crc = described.batches, described.crc
+        self._iterator, self._at, self._crc = iterator, state.batches, state.crc
         self._crcs[self._at] = self._crc
 
     def _drop(self) -> None:
@@ -248,8 +237,8 @@ class ProgramBatches(Iterator[Batch]):
         self._crcs[self._at] = self._crc
         if self._at == 1:
             self._first = self._crc
-        if self._saver:
-            self._saver.passed(self._at, self._crc)
+        if self._saves:
+            self._saved.passed(cast(SavableIterator, self._iterator), self._at, self._crc)
         if self._source.info.program == "own":
             self._states[self._at] = _kept(self._iterator)
         for kept in (self._crcs, self._states):
@@ -272,8 +261,7 @@ class ProgramBatches(Iterator[Batch]):
         """Ends the dropping of batches in another thread; `next` returns once the library has made
         the current one."""
         self._closed = True
-        if self._saver:
-            self._saver.close()
+        self._saved.close()
         if not isinstance(self._iterator, GeneratorType):  # which only its own thread can close
             getattr(self._iterator, "close", lambda: None)()
 

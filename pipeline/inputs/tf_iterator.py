@@ -4,6 +4,7 @@ pipeline.tf_data makes it."""
 
 import itertools
 import re
+import secrets
 import tempfile
 from collections.abc import Iterator
 from functools import cached_property
@@ -61,16 +62,23 @@ class TfIterator(Iterator[Any]):
 
     @cached_property
     def _known(self) -> tuple[str, str]:
-        variant = tf.data.experimental.to_variant(self._dataset)
-        try:
-            data: Any = tf.raw_ops.DatasetToGraphV2(
-                input_dataset=variant, external_state_policy=_IGNORE
-            )
-            graph = tf.compat.v1.GraphDef.FromString(data.numpy())
-        except (tf.errors.OpError, DecodeError) as error:
-            raise InputError(f"its graph cannot be read: {_first_line(error)}") from error
+        graph = _graph(self._dataset)
         unordered = self._dataset.options().deterministic is False
-        return f"{_hash(graph)} of TensorFlow {tf.__version__}", _obstacle(graph, unordered)
+        obstacle = _obstacle(graph, unordered)
+        return f"{_hash(graph)} of TensorFlow {tf.__version__}", obstacle
+
+    def again(self) -> "TfIterator":
+        """An iterator of the same dataset, made anew: two of one dataset share the generators of
+        its shuffles, so one would change what the other delivers."""
+        graph = _graph(self._dataset)
+        for node in _every_node(graph):
+            for handle in (
+                node.attr["value"].tensor.resource_handle_val if node.op == "Const" else ()
+            ):
+                handle.name += f"-{secrets.token_hex(8)}"
+        variant = tf.raw_ops.DatasetFromGraph(graph_def=graph.SerializeToString())
+        dataset = tf.data.experimental.from_variant(variant, self._dataset.element_spec)
+        return TfIterator(dataset)
 
     def save(self) -> bytes:
         """See SavableIterator. Needs twice its size on the disk of temporary files for a moment."""
@@ -97,6 +105,18 @@ class TfIterator(Iterator[Any]):
 
 def _first_line(error: Exception) -> str:
     return str(error).split("\n", 1)[0][:500]
+
+
+def _graph(dataset: tf.data.Dataset) -> Any:
+    """As a GraphDef. InputError if there is none."""
+    variant = tf.data.experimental.to_variant(dataset)
+    try:
+        data: Any = tf.raw_ops.DatasetToGraphV2(
+            input_dataset=variant, external_state_policy=_IGNORE
+        )
+        return tf.compat.v1.GraphDef.FromString(data.numpy())
+    except (tf.errors.OpError, DecodeError) as error:
+        raise InputError(f"its graph cannot be read: {_first_line(error)}") from error
 
 
 def _every_node(graph: Any) -> Iterator[Any]:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from pipeline.errors import StorageError
-from pipeline.inputs.iterator_states import Described, IteratorState
 from pipeline.logs import logger
 from pipeline.shards.frames import crc32c
 from pipeline.storage.schemes import open_storage
@@ -28,14 +27,14 @@ class IteratorFiles:
         self._host = host
         self._fence = fence
 
-    def write(self, step: int, state: IteratorState, steps: Callable[[], Collection[int]]) -> None:
+    def write(self, step: int, data: bytes, steps: Callable[[], Collection[int]]) -> None:
         """Writes the state that belongs to the checkpoint of `step`, which is being written, and
         removes those of this host but for the newest of `steps`, the finished checkpoints.
 
         A failure is logged: it makes a resume slow, not wrong."""
         self._fence()
         try:
-            write_file(self._storage, self._path(step), state.data)
+            write_file(self._storage, self._path(step), data)
             before = max((each for each in steps() if each < step), default=step)
             for name in self._storage.list(self._directory):
                 if iterator_step(name, self._host) not in (None, step, before):
@@ -50,14 +49,14 @@ class IteratorFiles:
     def resume(self, source: Any, step: int) -> None:
         """Has an input that is a program of tf.data resume with the state that was described in the
         checkpoint of `step`; logs why, if there is none."""
-        described: Described | None = getattr(source, "described", None)
+        described = getattr(source, "described", None)
         if described is None:
             return
         path = self._path(step)
         why = "is missing"
         try:
             if data := read_file(self._storage, path):
-                if crc32c(data) == described.crc32c:
+                if crc32c(data) == described["data_crc"]:
                     source.resume_with(data)
                     return
                 why = "is damaged, or belongs to another checkpoint"

@@ -204,7 +204,7 @@ class Training:
         def run() -> None:
             verify()
             if pinned:
-                session.iterator_files(source).write(step, pinned, session.checkpoints.steps)
+                session.iterator_files(source).write(step, pinned.data, session.checkpoints.steps)
 
         return run
 
