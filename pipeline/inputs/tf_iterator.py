@@ -7,6 +7,7 @@ import re
 import secrets
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -81,26 +82,29 @@ class TfIterator(Iterator[Any]):
         return TfIterator(dataset)
 
     def save(self) -> bytes:
-        """See SavableIterator. Needs twice its size on the disk of temporary files for a moment."""
-        with tempfile.TemporaryDirectory(prefix="infeed-") as directory:
-            try:
-                tf.train.Checkpoint(iterator=self._iterator).write(f"{directory}/state")
-            except (tf.errors.OpError, OSError) as error:
-                raise InputError(f"its state cannot be saved: {_first_line(error)}") from error
-            files = [path.read_bytes() for path in sorted(Path(directory).iterdir())]
-        data, index = files
+        """See SavableIterator. Needs as much of the disk of temporary files for a moment."""
+        with _files("saved") as directory:
+            tf.train.Checkpoint(iterator=self._iterator).write(f"{directory}/state")
+            data, index = (path.read_bytes() for path in sorted(directory.iterdir()))
         return b"".join((len(index).to_bytes(8, "little"), index, data))
 
     def restore(self, data: bytes) -> None:
         """See SavableIterator."""
         end = 8 + int.from_bytes(data[:8], "little")
+        with _files("restored") as directory:
+            (directory / "state.index").write_bytes(data[8:end])
+            (directory / "state.data-00000-of-00001").write_bytes(data[end:])
+            tf.train.Checkpoint(iterator=self._iterator).read(f"{directory}/state")
+
+
+@contextmanager
+def _files(done: str) -> Iterator[Path]:
+    """A temporary directory; errors become an InputError."""
+    try:
         with tempfile.TemporaryDirectory(prefix="infeed-") as directory:
-            Path(directory, "state.index").write_bytes(data[8:end])
-            Path(directory, "state.data-00000-of-00001").write_bytes(data[end:])
-            try:
-                tf.train.Checkpoint(iterator=self._iterator).read(f"{directory}/state")
-            except (tf.errors.OpError, OSError) as error:
-                raise InputError(_first_line(error)) from error
+            yield Path(directory)
+    except (tf.errors.OpError, OSError) as error:
+        raise InputError(f"its state cannot be {done}: {_first_line(error)}") from error
 
 
 def _first_line(error: Exception) -> str:
@@ -144,13 +148,15 @@ def _hash(graph: Any) -> str:
     Changes the graph."""
     functions = sorted(graph.library.function, key=lambda each: _number(each.signature.name))
     names = {each.signature.name: f"function {i}" for i, each in enumerate(functions)}
+    nodes = {node.name: f"node {i}" for i, node in enumerate(graph.node)}
+    for node in graph.node:  # names of lookup tables have random numbers
+        node.name = nodes[node.name]
+        node.input[:] = (re.sub("[^:^]+", lambda at: nodes[at[0]], i, count=1) for i in node.input)
     for node in _every_node(graph):
-        node.name = _without_hash(node.name)
-        node.input[:] = map(_without_hash, node.input)
         for key, attr in node.attr.items():
             kind = attr.WhichOneof("value")
             for reference in (attr.func, *attr.list.func) if kind in ("func", "list") else ():
-                if reference.name:
+                if reference.name in names:
                     reference.name = names[reference.name]
             if key in _NUMBERED:
                 attr.Clear()
@@ -168,8 +174,3 @@ def _number(function: str) -> int:
     """The number at the end of its name: functions count up in the order in which they are
     traced."""
     return int(re.sub(r".*\D", "", function) or 0)
-
-
-def _without_hash(name: str) -> str:
-    """The name of a lookup table has a random number."""
-    return re.sub(r"(FromGraphDef/\d+)/\d+", r"\1", name)

@@ -111,6 +111,7 @@ PLACES: Mapping[str, Proof] = {
     "pipeline/commands/index.py:_publish": IN_OUR_FORMAT,
     "pipeline/inputs/quarantine.py:_File.add": IN_OUR_FORMAT,
     "pipeline/inputs/slots.py:Slots.take": PRIVATE,  # a file without a name
+    "pipeline/inputs/tf_iterator.py:TfIterator.restore": PRIVATE,
     "pipeline/inputs/work.py:packed": PRIVATE,  # the same
     "pipeline/pages/page.py:write_page": IN_OUR_FORMAT,
     "pipeline/shards/index_writer.py:write_index": CLAIMED,  # infeed index looks at what is there
@@ -140,6 +141,7 @@ PLACES: Mapping[str, Proof] = {
     "trainer/commands/running.py:_write_predictions": RUN,
     "trainer/reports/metrics_file.py:_cut_parts": IN_OUR_FORMAT,
     "trainer/checkpointing/kept_data.py:keep": RUN,
+    "trainer/checkpointing/iterator_files.py:IteratorFiles.write": RUN,
     "trainer/reports/metrics_file.py:_open": IN_OUR_FORMAT,
     "trainer/loop/profiler.py:Profile._upload": RUN,
     "trainer/serving/publishing.py:Exports._remove": EXPORT,

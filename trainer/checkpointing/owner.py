@@ -30,6 +30,7 @@ from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import explained, join, read_file
 from trainer.checkpointing.listing import finished_steps
 from trainer.reports.workdir import (
+    ITERATORS,
     MARK,
     OWNER,
     OWNER_LOCK,
@@ -119,7 +120,7 @@ def mark_workdir(workdir: str) -> str:
     if OWNERS not in directories and not finished_steps(workdir):
         paths = list(files)
         for name in directories:
-            if name == TRAIN or eval_name(name) is not None:
+            if name in (TRAIN, ITERATORS) or eval_name(name) is not None:
                 paths += [f"{name}/{file}" for file in storage.list(join(workdir, name))]
         for path in filter(replaced_by_runs, paths):
             raise OptionError(
