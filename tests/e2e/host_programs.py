@@ -169,3 +169,49 @@ def own_programs(order):
         training, _ = kinds["IterDataset"]
         late = Late() if jax.process_index() else Callback()  # the first host waits for the others
         trainer("signalled", AtStep(signal.SIGTERM), late).train(training, max_steps=10**6)
+
+
+def resumed_programs(order):
+    """Trains on shuffled programs with states of their iterators, straight and with a stop; the log tells whether a
+    resume ran them again."""
+    from pipeline.inputs import iterator_states
+
+    iterator_states.EVERY_SECONDS = 0.0
+    rng = np.random.default_rng(0)
+    arrays = {"image": rng.integers(0, 256, (RECORDS, 8, 8)).astype(np.uint8)}
+    arrays[LABEL] = rng.integers(1, 11, RECORDS)
+
+    def complete(ctx):
+        from pipeline import tf_data
+        from pipeline.tf_cpu import tf
+
+        shuffled = tf.data.Dataset.from_tensor_slices(arrays).shuffle(64, seed=1)
+        return tf_data.training_batches(shuffled, BATCH, ctx.hosts)
+
+    def own(ctx):
+        from pipeline import tf_data
+        from pipeline.tf_cpu import tf
+
+        part = tf_data.examples(
+            order.data_dir, hosts=ctx.hosts, shuffle=True, seed=1, window_records=16
+        )
+
+        def decoded(e):
+            image = tf.reshape(tf.io.decode_raw(e[RAW], tf.uint8), (8, 8))
+            return {"image": image, LABEL: tf.cast(e[LABEL], tf.int32)}
+
+        return tf_data.training_batches(part.map(decoded), BATCH, ctx.hosts, per_host=True)
+
+    for kind, training in {"own": own, "complete": complete}.items():
+
+        def trained(name, *stops, training=training):
+            for stop in stops:
+                config = replace(settings(order), workdir=f"{order.workdir}/{name}")
+                config = replace(config, checkpoint_every_steps=20)
+                trainer = Trainer(
+                    dense_task(), config, callbacks=[Late() if stop == 40 else Callback()]
+                )
+                state = trainer.train(training, max_steps=stop).state
+            return checksums(state)
+
+        yield kind, [trained(f"{kind}, straight", 80), trained(f"{kind}, stopped", 40, 80)]

@@ -144,3 +144,15 @@ def test_hosts_that_train_on_their_share_of_the_shards_compute_no_others(own):
         shares = [report["tf.data"]["computed in training"] for report in reports]
         assert sum(map(len, shares)) <= 1.1 * STEPS * BATCH
         assert sorted(itertools.chain.from_iterable(map(set, shares))) == [*range(RECORDS)]
+
+
+@pytest.mark.parametrize("count", [2, *([1] if SWEEP else [])])
+def test_hosts_resume_shuffled_programs_with_states_each_of_its_own(run_hosts, shards, count):
+    order = {"data_dir": shards, "timeout_seconds": 150, "host_timeout_seconds": 20.0}
+    for process in run_hosts("resumed_programs", count, 4 // count, **order):
+        for kind in ("own", "complete"):
+            assert kind in process.report, process.printed
+            straight, stopped = process.report[kind]
+            assert stopped == straight, kind
+        assert "resuming from the checkpoint of step 40" in process.printed
+        assert "runs from its beginning" not in process.printed
