@@ -104,8 +104,9 @@ def training_batches(
     hosts: by default every host runs the complete program, at the cost of one host for each, and
         keeps its rows of each global batch.
     per_host: the program delivers records of this host only, as `examples` does.
-    start_step: that many batches are read and dropped first. The trainer resumes by itself, and
-        compares the batches that it drops with those that it trained on. A program repeats them if
+    start_step: that many batches are read and dropped first. The trainer resumes by itself: with a
+        saved state of the iterator, if that is exact; else it drops batches, too, and compares them
+        with those that it trained on. A program repeats them if
         every shuffle has a seed, files are listed with shuffle=False, and interleave and map are
         deterministic, which is their default. A dataset that reshuffles each iteration repeats them
         only if it is made anew, as by an input_fn.

@@ -214,3 +214,32 @@ def test_a_changed_program_is_run_again_and_refused(change, caplog):
     with pytest.raises(FingerprintError, match="the first 60 batches of a tf.data program"):
         run(other, resumed(other, saved))
     assert "its graph is not that of the run" in caplog.text
+
+
+def test_what_neither_the_graph_nor_the_first_batch_shows_is_not_noticed(tmp_path):
+    """As docs/frameworks.md says."""
+    path = str(tmp_path / "numbers")
+
+    def read(offset):
+        def added(x):
+            return x + offset * (x > 100)
+
+        def parsed(record):
+            x = tf.numpy_function(added, [tf.strings.to_number(record, tf.int64)], tf.int64, False)
+            return {"x": tf.ensure_shape(x, ())}
+
+        return program(tf.data.TFRecordDataset(path).map(parsed))
+
+    def write(last):
+        with tf.io.TFRecordWriter(path) as writer:
+            for number in [*range(106), last]:
+                writer.write(str(number))
+
+    write(106)
+    straight, saved = run(read(0), stop=STOP)
+    assert saved[1]
+    for last, offset in ((200, 0), (106, 1)):
+        write(last)
+        again = read(offset)
+        rest, _ = run(again, resumed(again, saved))
+        assert rest != straight[STOP:]
