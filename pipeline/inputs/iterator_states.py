@@ -127,7 +127,8 @@ class IteratorStates:
             return
         self._free_at = time.monotonic()
         self._cost = self._free_at - began
-        self._first = self._first or state
+        if not self._test:
+            self._first = self._first or state
         self._saved = (*saved, state)
         size = format_bytes(len(data))
         log.debug("saved the iterator after %d batches, %s, in %.3f s", at, size, self._cost)
@@ -138,6 +139,7 @@ class IteratorStates:
         if state and at == state.batches + TESTED:
             test = self._tested(iterator, state, crc)
             self._test = Background(test, limit=TESTED, name="infeed-trust")
+            self._first = None
 
     def _tested(
         self, iterator: SavableIterator, state: IteratorState, expected: int
@@ -153,6 +155,7 @@ class IteratorStates:
             why = str(error)
         self._trusted = crc == expected
         if not self._trusted:
+            self._saved = ()
             self._give_up(why, state.batches)
 
     def _give_up(self, why: str, at: int) -> None:

@@ -13,9 +13,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.message import DecodeError
-
 from pipeline.errors import EvaluationError, InputError
+from pipeline.inputs.iterator_states import MOST_BYTES
+from pipeline.sizes import format_bytes
 from pipeline.tf_quiet import tf
 
 _IGNORE = 1  # a state that is not the dataset's, such as that of a random generator
@@ -72,10 +72,8 @@ class TfIterator(Iterator[Any]):
         """An iterator of the same dataset, made anew: two of one dataset share the generators of
         its shuffles, so one would change what the other delivers."""
         graph = _graph(self._dataset)
-        for node in _every_node(graph):
-            for handle in (
-                node.attr["value"].tensor.resource_handle_val if node.op == "Const" else ()
-            ):
+        for node in (node for node in _every_node(graph) if node.op == "Const"):
+            for handle in node.attr["value"].tensor.resource_handle_val:
                 handle.name += f"-{secrets.token_hex(8)}"
         variant = tf.raw_ops.DatasetFromGraph(graph_def=graph.SerializeToString())
         dataset = tf.data.experimental.from_variant(variant, self._dataset.element_spec)
@@ -112,15 +110,20 @@ def _first_line(error: Exception) -> str:
 
 
 def _graph(dataset: tf.data.Dataset) -> Any:
-    """As a GraphDef. InputError if there is none."""
+    """As a GraphDef. InputError if there is none, as beyond 2 GiB, or if it would take long."""
     variant = tf.data.experimental.to_variant(dataset)
     try:
         data: Any = tf.raw_ops.DatasetToGraphV2(
             input_dataset=variant, external_state_policy=_IGNORE
         )
-        return tf.compat.v1.GraphDef.FromString(data.numpy())
-    except (tf.errors.OpError, DecodeError) as error:
+    except tf.errors.OpError as error:
         raise InputError(f"its graph cannot be read: {_first_line(error)}") from error
+    if not 0 < len(text := data.numpy()) <= MOST_BYTES:
+        raise InputError(
+            f"its graph, which has the arrays of from_tensor_slices, is more than "
+            f"{format_bytes(MOST_BYTES)}. Read them from files"
+        )
+    return tf.compat.v1.GraphDef.FromString(text)
 
 
 def _every_node(graph: Any) -> Iterator[Any]:

@@ -97,7 +97,16 @@ def test_a_resume_neither_runs_the_program_again_nor_changes_a_bit(
     assert names == ["000000020-host-00001", "000000080-host-00000", "000000100-host-00000"]
 
 
-@pytest.mark.parametrize("damage", ["a flipped bit", "no file", "of another checkpoint"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "a flipped bit",
+        *(
+            pytest.param(how, marks=pytest.mark.slow)
+            for how in ("no file", "of another checkpoint")
+        ),
+    ],
+)
 def test_a_state_that_is_damaged_is_not_used(train, straight, tmp_path, caplog, damage):
     train("run", STOP)
     states = states_of(tmp_path / "run")
@@ -118,6 +127,7 @@ def test_a_state_that_is_damaged_is_not_used(train, straight, tmp_path, caplog, 
 
 
 @pytest.mark.parametrize("where", ["the work directory", "temporary files"])
+@pytest.mark.slow
 def test_a_full_disk_makes_a_resume_slow_and_changes_nothing(
     train, straight, monkeypatch, caplog, where
 ):
@@ -141,6 +151,7 @@ def test_a_full_disk_makes_a_resume_slow_and_changes_nothing(
     assert AGAIN in caplog.text
 
 
+@pytest.mark.slow
 def test_a_run_that_is_preempted_between_two_checkpoints_resumes_with_a_state_before(
     train, straight, caplog
 ):
@@ -152,6 +163,7 @@ def test_a_run_that_is_preempted_between_two_checkpoints_resumes_with_a_state_be
     assert AGAIN not in caplog.text
 
 
+@pytest.mark.slow
 def test_checkpoints_by_the_clock_have_states_too(train, straight, caplog):
     options = {"checkpoint_every_steps": None, "checkpoint_every": "0.01s"}
     train("run", STOP, **options)

@@ -8,7 +8,7 @@ that no other is taken for it. NumPy only."""
 from collections.abc import Callable, Collection
 from typing import Any
 
-from pipeline.errors import StorageError
+from pipeline.errors import CheckpointError, StorageError
 from pipeline.logs import logger
 from pipeline.shards.frames import crc32c
 from pipeline.storage.schemes import open_storage
@@ -39,7 +39,7 @@ class IteratorFiles:
             for name in self._storage.list(self._directory):
                 if iterator_step(name, self._host) not in (None, step, before):
                     self._storage.delete(join(self._directory, name))
-        except StorageError as error:
+        except (StorageError, CheckpointError) as error:
             log.warning(
                 "%s. To resume at step %d, the program has to run again from its beginning",
                 error,

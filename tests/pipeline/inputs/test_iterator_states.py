@@ -10,7 +10,7 @@ import pytest
 
 from pipeline import tf_data
 from pipeline.errors import FingerprintError
-from pipeline.inputs import iterator_states
+from pipeline.inputs import iterator_states, tf_iterator
 from pipeline.shards.schema import Feature, Schema
 from pipeline.tf_cpu import tf
 
@@ -128,6 +128,13 @@ CHANGES = {
 }
 
 
+QUICK = ("shuffle", "examples", "random", "a shuffle without a seed", "random in Python", "a seed")
+
+
+def rows(table):
+    return [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in table]
+
+
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     monkeypatch.setattr(iterator_states, "EVERY_SECONDS", 0.0)
@@ -174,7 +181,7 @@ def shards(write_dataset, tmp_path_factory):
     return write_dataset(tmp_path_factory.mktemp("shards"), split, schema)
 
 
-@pytest.mark.parametrize("kind", TRUSTED)
+@pytest.mark.parametrize("kind", rows(TRUSTED))
 def test_a_run_resumes_with_a_state_that_is_tested_to_be_exact(kind, request, caplog):
     shards = request.getfixturevalue("shards") if kind == "examples" else None
     straight, saved = run(program(TRUSTED[kind](shards)), stop=STOP)
@@ -187,7 +194,7 @@ def test_a_run_resumes_with_a_state_that_is_tested_to_be_exact(kind, request, ca
     assert later[1].batches > STOP  # it is saved again, and so on
 
 
-@pytest.mark.parametrize("kind", NOT_TRUSTED)
+@pytest.mark.parametrize("kind", rows(NOT_TRUSTED))
 def test_a_program_whose_state_would_not_tell_how_it_continues_is_not_trusted(kind, caplog):
     make, why = NOT_TRUSTED[kind]
     _, (state, pinned) = run(program(make()), stop=STOP)
@@ -205,7 +212,14 @@ def test_a_state_that_is_too_large_is_not_kept_and_the_log_says_so_at_the_start(
     assert "more than 100 B: what shuffles and prefetches hold" in caplog.text
 
 
-@pytest.mark.parametrize("change", CHANGES)
+def test_a_program_with_large_arrays_in_its_graph_has_no_state(monkeypatch, caplog):
+    monkeypatch.setattr(tf_iterator, "MOST_BYTES", 1000)
+    _, (_, pinned) = run(program(numbers()), stop=STOP)
+    assert pinned is None
+    assert "its graph, which has the arrays of from_tensor_slices, is more than" in caplog.text
+
+
+@pytest.mark.parametrize("change", rows(CHANGES))
 def test_a_changed_program_is_run_again_and_refused(change, caplog):
     before, after = CHANGES[change]
     _, saved = run(program(before()), stop=STOP)
@@ -216,6 +230,7 @@ def test_a_changed_program_is_run_again_and_refused(change, caplog):
     assert "its graph is not that of the run" in caplog.text
 
 
+@pytest.mark.slow
 def test_what_neither_the_graph_nor_the_first_batch_shows_is_not_noticed(tmp_path):
     """As docs/frameworks.md says."""
     path = str(tmp_path / "numbers")
