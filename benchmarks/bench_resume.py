@@ -124,7 +124,7 @@ def main() -> None:
             )
             for _ in range(options.kills):
                 process = started(name, f"{place}/killed", options.steps)
-                time.sleep(random.uniform(6, 6 + of_run / 2))
+                time.sleep(random.uniform(6, 6 + of_run / 10))
                 process.send_signal(random.choice((signal.SIGKILL, signal.SIGTERM)))
                 process.communicate()
             if options.kills:
