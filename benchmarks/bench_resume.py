@@ -112,23 +112,26 @@ def main() -> None:
         name, workdir, steps = options.train
         train(name, workdir, int(steps))
         return
+    end = options.steps + 10
     for name in options.programs:
         with tempfile.TemporaryDirectory() as place:
             _, start = measured(name, f"{place}/start", 10)
-            straight, of_run = measured(name, f"{place}/run", options.steps)
-            _, resumed = measured(name, f"{place}/run", options.steps + 10)
+            straight, _ = measured(name, f"{place}/straight", end)
+            _, of_run = measured(name, f"{place}/run", options.steps)
+            bits, resumed = measured(name, f"{place}/run", end)
             print(
                 f"{name}: {start:.1f} CPU s for 10 steps, {of_run:.1f} for {options.steps}, "
                 f"{resumed:.1f} for 10 more after a restart",
                 flush=True,
             )
+            assert bits == straight
             for _ in range(options.kills):
                 process = started(name, f"{place}/killed", options.steps)
-                time.sleep(random.uniform(6, 6 + of_run / 10))
+                time.sleep(random.uniform(4, 4 + of_run / options.kills))
                 process.send_signal(random.choice((signal.SIGKILL, signal.SIGTERM)))
                 process.communicate()
             if options.kills:
-                bits, _ = measured(name, f"{place}/killed", options.steps)
+                bits, _ = measured(name, f"{place}/killed", end)
                 print(f"{name}: after {options.kills} kills {bits} == {straight}", flush=True)
                 assert bits == straight
 
