@@ -1,5 +1,5 @@
-"""States of a tf.data iterator, with which a training resumes: when they are saved, which of them
-are held in memory, and whether they can be trusted.
+"""States of a tf.data iterator, with which a training resumes: when they are saved, which two are
+kept, and whether they can be trusted.
 
 program.py uses it. NumPy only."""
 
@@ -17,43 +17,39 @@ from pipeline.shards.frames import crc32c, crc32c_of
 from pipeline.sizes import format_bytes
 from pipeline.spec import leaves
 
-MOST_BYTES = 256 * 2**20  # of a state
-HELD_BYTES = 2 * MOST_BYTES  # of all that are held in memory
-EVERY_SECONDS = 30.0
-# Saving may take this part of the time; before a planned checkpoint more, as nothing is then
-# read again.
-SHARE, PLANNED_SHARE = 1 / 20, 1 / 5
+MOST_BYTES = 256 * 2**20  # of a state; two are kept in memory
+EVERY_SECONDS = 5.0  # as many seconds of reading are repeated at most, or 20 times a save
+TEST_SECONDS = 60.0
 TESTED = 16  # batches
 
 
 class SavableIterator(Protocol):
     """An iterator whose state can be saved. graph: identifies the program, as far as its graph
-    shows it. obstacle: why a state would not tell how it continues, if the graph shows that."""
+    shows it."""
 
     graph: str
-    obstacle: str
 
     def __next__(self) -> Mapping[str, Any]: ...
 
     def save(self) -> bytes:
-        """The state. InputError, with the reason, if the program has none."""
+        """The state. Raises, with the reason, if the program has none that is exact."""
         ...
 
     def restore(self, data: bytes, /) -> None:
-        """Continues from a state. InputError for that of another program."""
+        """Continues from a state. Raises for that of another program."""
         ...
 
     def again(self) -> "SavableIterator":
-        """Another one of the same program."""
+        """Another one of the same program, at its beginning."""
         ...
 
 
-@dataclass(frozen=True)
+@dataclass
 class IteratorState:
-    """Of an iterator after that many batches of its program.
+    """The state of an iterator after that many batches of its program.
 
-    crc: the checksum of these, first: of the first one. graph: see SavableIterator. data: as
-    tf.data makes it, data_crc: its crc32c."""
+    crc: the checksum of these; first: of the first one; following: of these and the next one, once
+    it is known. graph: see SavableIterator. data: as tf.data makes it; data_crc: its crc32c."""
 
     batches: int
     crc: int
@@ -61,9 +57,10 @@ class IteratorState:
     graph: str
     data_crc: int
     data: bytes
+    following: int | None = None
 
-    def described(self) -> dict[str, Any]:
-        """What a checkpoint says of it: all but the data."""
+    def without_data(self) -> dict[str, Any]:
+        """What a checkpoint says of it."""
         return {name: value for name, value in vars(self).items() if name != "data"}
 
 
@@ -75,71 +72,67 @@ def chained(crc: int, batch: Mapping[str, Any]) -> int:
 
 
 class IteratorStates:
-    """Those of a pass of a program. They are saved in the thread that reads, and the first one is
-    tested, because some programs silently continue otherwise than they would have.
+    """The states of one pass of a program. The first one is tested: a second iterator has to
+    continue from it with the batches that the run reads.
 
-    name: of the program. resumed: the state with which the pass begins."""
+    name: of the program. resumed: the state with which the pass begins; an earlier run tested it.
+    obstacle: why no state can be trusted; "" if they can be, None before the test has ended."""
 
     def __init__(self, name: str, resumed: IteratorState | None = None) -> None:
+        self.obstacle = "" if resumed else None
         self._name = name
-        self._resumed = resumed
-        self._first: IteratorState | None = None
-        self._saved: tuple[IteratorState, ...] = ()  # ascending
-        self._trusted = False
-        self._obstacle = ""
-        self._began = self._free_at = time.monotonic()
-        self._cost = SHARE  # seconds; so the first state is saved after one second
+        self._states = [resumed] if resumed else []
+        self._first = resumed.first if resumed else 0
+        self._began = time.monotonic()
+        self._due = self._began + min(1.0, EVERY_SECONDS)
         self._test: Background[None] | None = None
 
     def newest(self, position: int) -> IteratorState | None:
-        """The newest at or before a position that can be trusted."""
-        states = (self._resumed, *(self._saved if self._trusted else ()))
-        before = (state for state in states if state and state.batches <= position)
+        """The newest at or before a position, if states can be trusted."""
+        states = self._states if self.obstacle == "" else ()
+        before = (state for state in states if state.batches <= position)
         return max(before, key=lambda state: state.batches, default=None)
 
-    def save(
-        self,
-        iterator: SavableIterator,
-        at: int,
-        crc: int,
-        first: int,
-        taken: int,
-        planned: bool,
-    ) -> None:
-        """Saves the state after `at` batches, if it is time. crc, first: see IteratorState.
+    def save(self, iterator: SavableIterator, at: int, crc: int, taken: int) -> None:
+        """Saves the state after `at` batches, if it is time. crc: see IteratorState.
 
-        taken: no checkpoint follows of a position before. planned: whether one follows of this
-        position."""
-        wait = min(self._cost / (PLANNED_SHARE if planned else SHARE), EVERY_SECONDS)
-        if self._obstacle or time.monotonic() < self._free_at + wait:
-            return
-        before = (state.batches for state in self._saved if state.batches <= taken)
-        needed = max(before, default=0)
-        saved = self._saved = tuple(state for state in self._saved if state.batches >= needed)
-        if sum(len(state.data) for state in (*saved, *saved[-1:])) > HELD_BYTES:
-            return
+        taken: the training is at least there. Two states are enough because the next one is saved
+        only when the training has passed the newest: then no checkpoint needs the one before."""
         began = time.monotonic()
-        try:
-            data = _checked(iterator)
-            state = IteratorState(at, crc, first, iterator.graph, crc32c(data), data)
-        except InputError as error:
-            self._give_up(str(error), at)
+        if (
+            self.obstacle
+            or began < self._due
+            or (self._states and self._states[-1].batches > taken)
+        ):
             return
-        self._free_at = time.monotonic()
-        self._cost = self._free_at - began
-        if not self._test:
-            self._first = self._first or state
-        self._saved = (*saved, state)
+        if self._states and self.obstacle is None:
+            if self._test:
+                self._give_up(f"its test took more than {TEST_SECONDS:g} s")
+            return
+        try:
+            data = iterator.save()
+            state = IteratorState(at, crc, self._first, iterator.graph, crc32c(data), data)
+        except Exception as error:  # whatever tf.data raises must not end the training
+            self._give_up(str(error))
+            return
+        self._states = [*self._states[-1:], state]
+        now = time.monotonic()
+        self._due = now + max(EVERY_SECONDS, 20 * (now - began))
         size = format_bytes(len(data))
-        log.debug("saved the iterator after %d batches, %s, in %.3f s", at, size, self._cost)
+        log.debug("saved the iterator after %d batches, %s, in %.3f s", at, size, now - began)
 
     def passed(self, iterator: SavableIterator, at: int, crc: int) -> None:
-        """Begins the test, in the background, once the run has read the batches to compare."""
-        state = self._first
-        if state and at == state.batches + TESTED:
+        """Notes the checksum after each batch. Begins the test, in the background, once the run has
+        read the batches to compare."""
+        if at == 1:
+            self._first = crc
+        state = self._states[-1] if self._states else None
+        if state and at == state.batches + 1:
+            state.following = crc
+        if state and at == state.batches + TESTED and self.obstacle is None:
+            self._due = time.monotonic() + TEST_SECONDS
             test = self._tested(iterator, state, crc)
             self._test = Background(test, limit=TESTED, name="infeed-trust")
-            self._first = None
 
     def _tested(
         self, iterator: SavableIterator, state: IteratorState, expected: int
@@ -151,21 +144,20 @@ class IteratorStates:
             for _ in range(TESTED):
                 crc = chained(crc, next(again))
                 yield
-        except InputError as error:
-            why = str(error)
-        self._trusted = crc == expected
-        if not self._trusted:
-            self._saved = ()
-            self._give_up(why, state.batches)
+        except Exception as error:  # as in `save`
+            why = repr(error)
+        if self.obstacle is None and crc != expected:
+            self._give_up(why)
+        elif self.obstacle is None:
+            self._due = time.monotonic() + EVERY_SECONDS
+            self.obstacle = ""
 
-    def _give_up(self, why: str, at: int) -> None:
-        self._obstacle = why
+    def _give_up(self, why: str) -> None:
+        self.obstacle = why
+        self._states = []
         log.warning(
-            "to resume, %s will run again from its beginning, decoding included (%.1f s for its "
-            "first %d batches): %s",
+            "to resume, %s will run again from its beginning, decoding included: %s",
             self._name,
-            time.monotonic() - self._began,
-            at,
             why,
         )
 
@@ -173,16 +165,3 @@ class IteratorStates:
         """Ends the test."""
         if self._test:
             self._test.close()
-
-
-def _checked(iterator: SavableIterator) -> bytes:
-    """Its state. InputError, with the reason, if it would not be of use."""
-    if iterator.obstacle:
-        raise InputError(iterator.obstacle)
-    data = iterator.save()
-    if len(data) > MOST_BYTES:
-        raise InputError(
-            f"its state has {format_bytes(len(data))}, more than {format_bytes(MOST_BYTES)}: what "
-            "shuffles and prefetches hold. Make them smaller, or shuffle before decoding"
-        )
-    return data

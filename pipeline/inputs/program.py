@@ -60,8 +60,8 @@ class Program:
         self.crcs = dict[int, int]()
         self.states = dict[int, str]()
         self.iterator_states = IteratorStates(info.fingerprint)
-        self.described: Mapping[str, Any] | None = None
-        self.pinned: IteratorState | None = None
+        # of the position that was saved or restored last
+        self.iterator_state: IteratorState | None = None
 
     def batches(self, position: int, /) -> "ProgramBatches":
         """The batches after that many, which are read and dropped first: all of them, or the last
@@ -80,15 +80,15 @@ class Program:
         """The position; if the newest pass has been there, with the checksums of all batches before
         it, and of those without the last one, and the state of the iterator before that.
 
-        Of a program of tf.data it describes a state of the iterator, which is `pinned` then."""
-        self.pinned = self.iterator_states.newest(position) if self.saves else None
+        Of a program of tf.data, `iterator_state` is the one to store with it, without its data."""
+        self.iterator_state = self.iterator_states.newest(position) if self.saves else None
         named = {name: getattr(self.info, name) for name in _NAMED}
         before = max(position - 1, 0)
         return named | {
             "batches": position,
             "crcs": [self.crcs.get(at) for at in (before, position)],
             "iterator_before": json.loads(self.states.get(before, "null")),
-            "iterator": self.pinned and self.pinned.described(),
+            "iterator": self.iterator_state and self.iterator_state.without_data(),
         }
 
     def restore(self, state: Mapping[str, Any], /) -> int:
@@ -114,13 +114,14 @@ class Program:
         self.crcs = {}
         self.states = {}
         self.iterator_states = IteratorStates(self.info.fingerprint)
-        self.described = None
+        self.iterator_state = None
         if alike or self.info.program == "complete":  # whose hosts have the same
             before = max(batches - 1, 0)
             crcs = zip((before, batches), state.get("crcs", ()), strict=False)
             self.crcs = {at: crc for at, crc in crcs if crc is not None}
             self.states = {before: json.dumps(state.get("iterator_before"))}
-            self.described = state.get("iterator")
+            if kept := state.get("iterator"):
+                self.iterator_state = IteratorState(**kept, data=b"")
         return batches
 
     @property
@@ -130,10 +131,11 @@ class Program:
         return self.info.endless and (self.info.program == "own" or self.hosts.index == 0)
 
     def resume_with(self, data: bytes) -> None:
-        """Takes the iterator state that the restored position has `described`: the next pass begins
-        with it, if it is of this program."""
-        state = IteratorState(**self.described or {}, data=data)
-        self.iterator_states = IteratorStates(self.info.fingerprint, state)
+        """Takes the data of the restored `iterator_state`: the next pass begins there, if it is of
+        this program."""
+        assert self.iterator_state
+        self.iterator_state.data = data
+        self.iterator_states = IteratorStates(self.info.fingerprint, self.iterator_state)
 
     def agree_on(self, counts: Sequence[int]) -> None:
         """Hosts have these numbers of records of their own in an epoch: each delivers as many
@@ -160,7 +162,6 @@ class ProgramBatches(Iterator[Batch]):
         state = state.encode("latin-1") if isinstance(state, str) else state
         self._iterator, self._at = source.run(before, state, source.info.steps_per_epoch)
         self.skipped = 0
-        self._first = 0
         self._crc = source.crcs.get(self._at, 0) if self._at else 0
         # of a position that is saved again before a batch was read, too
         self._crcs = source.crcs = self._expected | {self._at: self._crc}
@@ -181,15 +182,13 @@ class ProgramBatches(Iterator[Batch]):
         count = len(next(leaf for _, leaf in leaves(batch)))
         return {MASK: np.ones(count, np.float32)} | batch
 
-    def save_state(self, taken: int, planned: bool) -> None:
+    def save_state(self, taken: int) -> None:
         """Saves the state of the iterator if it is time, in the thread that reads.
 
-        taken: how many of the pass's batches no later checkpoint needs. planned: whether one
-        follows here."""
+        taken: how many batches of the pass the training has taken at least."""
         if self._saves:
             iterator = cast(SavableIterator, self._iterator)
-            taken += self._position
-            self._saved.save(iterator, self._at, self._crc, self._first, taken, planned)
+            self._saved.save(iterator, self._at, self._crc, self._position + taken)
 
     def _jump(self) -> None:
         """Continues from a saved state of the iterator, if there is one of this program.
@@ -199,20 +198,25 @@ class ProgramBatches(Iterator[Batch]):
         state = self._saved.newest(self._position)
         if state is None:
             return
+        assert state.batches <= self._position
         iterator = cast(SavableIterator, self._iterator)
+        name = self._source.info.fingerprint
         try:
             if iterator.graph != state.graph:
                 raise InputError("its graph is not that of the run")
-            self._expected[1] = state.first
-            self._iterator = iterator.again()
-            self._read()
-            iterator.restore(state.data)
-        except InputError as error:
-            log.warning("%s cannot continue from its saved state: %s", TF_DATA, error)
+            other = iterator.again()
+            if chained(0, next(other)) != state.first:
+                raise InputError("its first batch is not that of the run")
+            other = iterator.again()
+            other.restore(state.data)
+        except Exception as error:  # of tf.data or the program
+            log.warning("%s cannot continue from its saved state: %s", name, error)
+            self._saved = self._source.iterator_states = IteratorStates(name)
             return
-        self.skipped += 1
-        self._iterator, self._at, self._crc = iterator, state.batches, state.crc
+        self._iterator, self._at, self._crc = cast(Any, other), state.batches, state.crc
         self._crcs[self._at] = self._crc
+        if state.following is not None:  # nothing else is compared if this is the position
+            self._expected[self._at + 1] = state.following
 
     def _drop(self) -> None:
         began = time.monotonic()
@@ -235,8 +239,6 @@ class ProgramBatches(Iterator[Batch]):
         self._crc = chained(self._crc, batch)
         self._at += 1
         self._crcs[self._at] = self._crc
-        if self._at == 1:
-            self._first = self._crc
         if self._saves:
             self._saved.passed(cast(SavableIterator, self._iterator), self._at, self._crc)
         if self._source.info.program == "own":

@@ -2,26 +2,24 @@
 
 pipeline.tf_data makes it."""
 
-import itertools
 import re
 import secrets
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pipeline.errors import EvaluationError, InputError
-from pipeline.inputs.iterator_states import MOST_BYTES
-from pipeline.sizes import format_bytes
+from pipeline.inputs.exact_ops import check, check_bytes, every_node
 from pipeline.tf_quiet import tf
 
 _IGNORE = 1  # a state that is not the dataset's, such as that of a random generator
 # the attributes that number what the process has made
 _NUMBERED = ("metadata", "token", "shared_name")
-_SEEDS = {"ShuffleDatasetV3": 2, "RandomDataset": 0, "RandomDatasetV2": 0}  # which input is first
+_INDEX, _DATA = "state.index", "state.data-00000-of-00001"
 
 
 class TfIterator(Iterator[Any]):
@@ -32,10 +30,14 @@ class TfIterator(Iterator[Any]):
         self._dataset = dataset
         self._steps = steps
         self._iterator = dataset.as_numpy_iterator()
+        self._element_bytes = 0  # of a row of the newest batch
 
     def __next__(self) -> Any:
         try:
             batch = next(self._iterator)
+            if not self._element_bytes:
+                arrays = [np.asarray(leaf) for leaf in tf.nest.flatten(batch)]
+                self._element_bytes = sum(a.nbytes // max(len(a), 1) for a in arrays if a.ndim)
             if self._steps is not None:
                 self._steps -= 1
                 if not self._steps:
@@ -49,60 +51,59 @@ class TfIterator(Iterator[Any]):
                 "states. State what it has, or nothing: then it is not checked."
             ) from e
 
-    @property
+    @cached_property
     def graph(self) -> str:
         """A hash of the program: its functions, numbers, texts, files and seeds, and the version of
         TensorFlow. Unlike Dataset.fingerprint, it knows seeds, and is the same in each process."""
-        return self._known[0]
-
-    @property
-    def obstacle(self) -> str:
-        """A saved state does not tell the order of what is unordered, nor later seeds that are
-        drawn: a restored iterator would silently deliver other batches."""
-        return self._known[1]
+        return f"{_hash(_graph(self._dataset))} of TensorFlow {tf.__version__}"
 
     @cached_property
-    def _known(self) -> tuple[str, str]:
-        graph = _graph(self._dataset)
-        unordered = self._dataset.options().deterministic is False
-        obstacle = _obstacle(graph, unordered)
-        return f"{_hash(graph)} of TensorFlow {tf.__version__}", obstacle
+    def _checked(self) -> None:
+        check(_graph(self._dataset), self._element_bytes)
 
     def again(self) -> "TfIterator":
         """An iterator of the same dataset, made anew: two of one dataset share the generators of
         its shuffles, so one would change what the other delivers."""
         graph = _graph(self._dataset)
-        for node in (node for node in _every_node(graph) if node.op == "Const"):
+        suffix = f"-{secrets.token_hex(8)}"  # one: parts that share a generator go on sharing it
+        for node in (node for node in every_node(graph) if node.op == "Const"):
             for handle in node.attr["value"].tensor.resource_handle_val:
-                handle.name += f"-{secrets.token_hex(8)}"
+                handle.name += suffix
         variant = tf.raw_ops.DatasetFromGraph(graph_def=graph.SerializeToString())
         dataset = tf.data.experimental.from_variant(variant, self._dataset.element_spec)
         return TfIterator(dataset)
 
     def save(self) -> bytes:
-        """See SavableIterator. Needs as much of the disk of temporary files for a moment."""
+        """See SavableIterator. Decides from the graph alone, before memory is needed."""
+        self._checked  # noqa: B018 - once
         with _files("saved") as directory:
             tf.train.Checkpoint(iterator=self._iterator).write(f"{directory}/state")
-            data, index = (path.read_bytes() for path in sorted(directory.iterdir()))
+            paths = [f"{directory}/{name}" for name in (_INDEX, _DATA)]
+            check_bytes("its state has", sum(tf.io.gfile.stat(path).length for path in paths))
+            index, data = (tf.io.gfile.GFile(path, "rb").read() for path in paths)
         return b"".join((len(index).to_bytes(8, "little"), index, data))
 
     def restore(self, data: bytes) -> None:
         """See SavableIterator."""
         end = 8 + int.from_bytes(data[:8], "little")
         with _files("restored") as directory:
-            (directory / "state.index").write_bytes(data[8:end])
-            (directory / "state.data-00000-of-00001").write_bytes(data[end:])
+            for name, part in ((_INDEX, data[8:end]), (_DATA, data[end:])):
+                with tf.io.gfile.GFile(f"{directory}/{name}", "wb") as file:
+                    file.write(part)
             tf.train.Checkpoint(iterator=self._iterator).read(f"{directory}/state")
 
 
 @contextmanager
-def _files(done: str) -> Iterator[Path]:
-    """A temporary directory; errors become an InputError."""
+def _files(done: str) -> Iterator[str]:
+    """A directory in memory, so that a killed process leaves nothing on a disk."""
+    directory = f"ram://infeed-{secrets.token_hex(8)}"
+    tf.io.gfile.makedirs(directory)
     try:
-        with tempfile.TemporaryDirectory(prefix="infeed-") as directory:
-            yield Path(directory)
-    except (tf.errors.OpError, OSError) as error:
+        yield directory
+    except tf.errors.OpError as error:
         raise InputError(f"its state cannot be {done}: {_first_line(error)}") from error
+    finally:
+        tf.io.gfile.rmtree(directory)
 
 
 def _first_line(error: Exception) -> str:
@@ -111,6 +112,7 @@ def _first_line(error: Exception) -> str:
 
 def _graph(dataset: tf.data.Dataset) -> Any:
     """As a GraphDef. InputError if there is none, as beyond 2 GiB, or if it would take long."""
+    check_bytes("its from_tensor_slices has", _array_bytes(dataset))
     variant = tf.data.experimental.to_variant(dataset)
     try:
         data: Any = tf.raw_ops.DatasetToGraphV2(
@@ -118,32 +120,21 @@ def _graph(dataset: tf.data.Dataset) -> Any:
         )
     except tf.errors.OpError as error:
         raise InputError(f"its graph cannot be read: {_first_line(error)}") from error
-    if not 0 < len(text := data.numpy()) <= MOST_BYTES:
+    # Empty above 2 GiB. Arrays that a function captures are counted only here.
+    if not (text := data.numpy()):
         raise InputError(
-            f"its graph, which has the arrays of from_tensor_slices, is more than "
-            f"{format_bytes(MOST_BYTES)}. Read them from files"
+            "its graph, which has its arrays, is more than 2 GiB. Read them from files"
         )
+    check_bytes("its graph has", len(text))
     return tf.compat.v1.GraphDef.FromString(text)
 
 
-def _every_node(graph: Any) -> Iterator[Any]:
-    """Those of its functions, too."""
-    return itertools.chain(graph.node, *(each.node_def for each in graph.library.function))
-
-
-def _obstacle(graph: Any, unordered: bool) -> str:
-    """See TfIterator.obstacle."""
-    attributes = (node.attr.get("deterministic") for node in _every_node(graph))
-    if unordered or any(each and each.s == b"false" for each in attributes):
-        return "it says deterministic=False, so that its order is another one each time"
-    constants = {node.name: node.attr["value"] for node in graph.node if node.op == "Const"}
-    for node in graph.node:
-        begin = _SEEDS.get(node.op)
-        if begin is not None:
-            seeds = (constants[name].tensor for name in node.input[begin : begin + 2])
-            if not any(map(tf.make_ndarray, seeds)):
-                return "a shuffle or a choice between datasets has no seed"
-    return ""
+def _array_bytes(dataset: Any) -> int:
+    """Of the arrays in a dataset, which are copied when its graph is made. Private names of
+    TensorFlow; 0 where a version has none of them."""
+    tensors = getattr(dataset, "_tensors", ())
+    own = sum((each.shape.num_elements() or 0) * each.dtype.size for each in tensors)
+    return own + sum(map(_array_bytes, getattr(dataset, "_inputs", tuple)()))
 
 
 def _hash(graph: Any) -> str:
@@ -155,7 +146,7 @@ def _hash(graph: Any) -> str:
     for node in graph.node:  # names of lookup tables have random numbers
         node.name = nodes[node.name]
         node.input[:] = (re.sub("[^:^]+", lambda at: nodes[at[0]], i, count=1) for i in node.input)
-    for node in _every_node(graph):
+    for node in every_node(graph):
         for key, attr in node.attr.items():
             kind = attr.WhichOneof("value")
             for reference in (attr.func, *attr.list.func) if kind in ("func", "list") else ():

@@ -27,14 +27,16 @@ class IteratorFiles:
         self._host = host
         self._fence = fence
 
-    def write(self, step: int, data: bytes, steps: Callable[[], Collection[int]]) -> None:
+    def write(self, step: int, data: bytes | None, steps: Callable[[], Collection[int]]) -> None:
         """Writes the state that belongs to the checkpoint of `step`, which is being written, and
-        removes those of this host but for the newest of `steps`, the finished checkpoints.
+        removes those of this host except for the newest of `steps`, the finished checkpoints.
+        data: None if it has no state.
 
         A failure is logged: it makes a resume slow, not wrong."""
         self._fence()
         try:
-            write_file(self._storage, self._path(step), data)
+            if data is not None:
+                write_file(self._storage, self._path(step), data)
             before = max((each for each in steps() if each < step), default=step)
             for name in self._storage.list(self._directory):
                 if iterator_step(name, self._host) not in (None, step, before):
@@ -47,16 +49,16 @@ class IteratorFiles:
             )
 
     def resume(self, source: Any, step: int) -> None:
-        """Has an input that is a program of tf.data resume with the state that was described in the
-        checkpoint of `step`; logs why, if there is none."""
-        described = getattr(source, "described", None)
-        if described is None:
+        """Resumes the input from the state that the checkpoint of `step` describes; logs why if it
+        cannot. Only a program of tf.data has one."""
+        state = getattr(source, "iterator_state", None)
+        if state is None:
             return
         path = self._path(step)
         why = "is missing"
         try:
             if data := read_file(self._storage, path):
-                if crc32c(data) == described["data_crc"]:
+                if crc32c(data) == state.data_crc:
                     source.resume_with(data)
                     return
                 why = "is damaged, or belongs to another checkpoint"

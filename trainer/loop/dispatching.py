@@ -56,10 +56,6 @@ class Steps:
             return timed_plan(self.start, end, self.k, self.marks)
         return plan(self.start, end, self.k, self.marks)
 
-    def planned(self, step: int) -> bool:
-        """Whether the loop pauses after a step, as far as is known before."""
-        return step in (self.marks.last(step), self.end)
-
     @property
     def compiled(self) -> set[int]:
         """The lengths to compile before the first dispatch."""

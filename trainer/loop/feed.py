@@ -59,7 +59,6 @@ class Chunks:
     end: the last step of the lengths; None if the input ends them.
     common: a CommonEnd, if there are several hosts; the last chunks are single batches.
     labels: keys of class numbers, if the task has no Target. The first missing one is logged.
-    planned: whether a checkpoint follows of a step.
     read: the step of the newest batch. taken: the last step of the newest chunk that was taken.
 
     Iterating raises InputError, naming the step, for a batch unlike `struct` and for an input that
@@ -73,7 +72,6 @@ class Chunks:
     program: Compiled
     common: Any = None
     labels: Collection[str] = ()
-    planned: Callable[[int], bool] = lambda _: False
 
     def __post_init__(self) -> None:
         self.read = self.taken = self.start
@@ -85,11 +83,11 @@ class Chunks:
             # A generator can only be closed here, in the thread that runs it.
             stack.callback(getattr(self.batches, "close", lambda: None))
             step = self.start
-            save_state = getattr(self.batches, "save_state", lambda *_: None)
+            save_state = getattr(self.batches, "save_state", lambda _: None)
             for length in self.lengths:
                 host = self._read(length)
                 count = host.count
-                save_state(self.taken - self.start, self.planned(step + count))
+                save_state(self.taken - self.start)
                 if self.common is not None:
                     digest = getattr(self.batches, "digest", None)
                     count = self.common(step + count, count < length, digest) - step

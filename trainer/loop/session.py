@@ -192,7 +192,6 @@ class Session:
             program,
             common,
             self.job.labels_without_target(opened),
-            steps.planned,
         )
         with closing(Feeder(chunks, bound, late or self.supervisor.check)) as feeder:
             with self.activity.doing("compiling"):

@@ -199,12 +199,13 @@ class Training:
         """What a save does before the checkpoint is complete, in a thread of its own."""
         session, source = self.session, self.opened.source
         verify = self.monitor.check.begin(step, state)
-        pinned = getattr(source, "pinned", None)
+        state_of = getattr(source, "iterator_state", None)
 
         def run() -> None:
             verify()
-            if pinned:
-                session.iterator_files(source).write(step, pinned.data, session.checkpoints.steps)
+            if hasattr(source, "iterator_state"):
+                data = state_of and state_of.data
+                session.iterator_files(source).write(step, data, session.checkpoints.steps)
 
         return run
 
