@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from pipeline.background import Background
-from pipeline.errors import InputError
 from pipeline.logs import log
 from pipeline.shards.frames import crc32c, crc32c_of
 from pipeline.sizes import format_bytes

@@ -11,6 +11,7 @@ import numpy as np
 from pipeline.checks import check_number
 from pipeline.errors import CorruptRecordError, EmptySplitError, OptionError
 from pipeline.hosts import ONE_HOST, Hosts
+from pipeline.inputs.exact_ops import OURS
 from pipeline.shards.frames import crc32c
 from pipeline.shards.schema import Feature, Schema
 from pipeline.shards.split_index import SplitIndex
@@ -250,7 +251,7 @@ def _epoch(
         within = None if key is None else stateless.stateless_fold_in(key, number)
         payloads, numbers = shuffled(columns, within)
         check = partial(_checked, data)
-        checked = tf.numpy_function(check, [payloads, numbers], tf.uint32, stateful=False)
+        checked = tf.numpy_function(check, [payloads, numbers], tf.uint32, False, OURS)
         with tf.control_dependencies([checked]):
             found = tf.io.parse_example(payloads, features) if features else {"record": payloads}
         index = tf.cast(numbers, tf.int32)

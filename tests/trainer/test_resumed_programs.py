@@ -117,7 +117,7 @@ def test_a_state_that_is_damaged_is_not_used(train, straight, tmp_path, caplog, 
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
     else:
-        path.write_bytes(states["000000040-host-00000"].read_bytes())
+        path.write_bytes(b"a state of another checkpoint")
     with caplog.at_level(logging.INFO):
         assert train("run", END) == straight
     what = "is missing" if damage == "no file" else "is damaged, or belongs to another checkpoint"

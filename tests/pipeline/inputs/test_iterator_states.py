@@ -363,13 +363,13 @@ def test_what_neither_the_graph_nor_the_first_batch_shows_is_not_noticed(tmp_pat
 
     def write(last):
         with tf.io.TFRecordWriter(path) as writer:
-            for number in [*range(106), last]:
+            for number in [*range(100, 999), last]:
                 writer.write(str(number))
 
     write(106)
-    straight, saved = run(read(), stop=STOP)
+    straight, saved = run(read(), end=140, stop=STOP)
     assert saved[1]
     write(200)
     again = read()
-    rest, _ = run(again, resumed(again, saved))
+    rest, _ = run(again, resumed(again, saved), end=140)
     assert rest != straight[STOP:]
