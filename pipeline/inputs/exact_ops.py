@@ -8,9 +8,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from tensorflow.core.framework import dataset_options_pb2
-from tensorflow.python.framework import op_def_registry
-
 from pipeline.errors import InputError
 from pipeline.inputs import iterator_states
 from pipeline.sizes import format_bytes
@@ -91,7 +88,10 @@ def check(graph: Any, element_bytes: int) -> None:
 
 def _unordered(node: Any) -> bool:
     if node.op == "OptionsDataset":
-        options = dataset_options_pb2.Options.FromString(node.attr["serialized_options"].s)
+        from tensorflow.core.framework import dataset_options_pb2
+
+        messages: Any = dataset_options_pb2
+        options = messages.Options.FromString(node.attr["serialized_options"].s)
         return bool(options.WhichOneof("optional_deterministic")) and not options.deterministic
     attribute = node.attr.get("deterministic")
     return attribute is not None and attribute.s == b"false"
@@ -102,6 +102,8 @@ def _is_exact(node: Any) -> bool:
         return True
     if "PyFunc" in node.op:
         return OURS in node.name
+    from tensorflow.python.framework import op_def_registry
+
     known = op_def_registry.get(node.op)
     return known is not None and not known.is_stateful and "Dataset" not in node.op
 
