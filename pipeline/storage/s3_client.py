@@ -1,0 +1,198 @@
+"""The client for buckets that speak S3, and its errors in words that name the object.
+
+Where a bucket is, and who asks, comes from the environment and from files, as AWS's own tools read
+them; boto3 reads the files, if it is installed. Nothing of it is part of a path or a job, so no log
+and no file has it."""
+
+import contextlib
+import functools
+import os
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import obstore
+from obstore import exceptions as failed
+from obstore.store import S3Store
+
+from pipeline.errors import StorageError
+from pipeline.storage.objects import MissingError
+from pipeline.storage.waiting import waiting
+
+CLIENT: dict[str, Any] = {"connect_timeout": "10s", "read_timeout": "30s", "timeout": "180s"}
+RETRIES: dict[str, Any] = {"max_retries": 10, "retry_timeout": timedelta(seconds=120)}
+_FORKED = (
+    "s3:// was used before this process was forked, and its client cannot be shared. Start workers "
+    'by "spawn" or "forkserver" (in PyTorch: DataLoader(multiprocessing_context="spawn")).'
+)
+_NO_CREDENTIALS = (
+    "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE with boto3 installed, or run "
+    "on a machine with a role."
+)
+_OF_CREDENTIALS = re.compile("AccessKey|Signature|Token|Credential|AuthHeader|RequestExpired")
+
+
+class Service(NamedTuple):
+    """Where buckets are, and who asks. endpoint: None for Amazon's own. virtual: whether a bucket
+    is part of the host name. credentials: None if the client finds them in the environment."""
+
+    endpoint: str | None
+    region: str | None
+    virtual: bool
+    credentials: Any = None
+
+    def endpoint_of(self, bucket: str) -> str | None:
+        """The URL to which the names of objects are appended; None for Amazon's own."""
+        if not (self.endpoint and self.virtual):
+            return self.endpoint and f"{self.endpoint}/{bucket}"
+        scheme, _, host = self.endpoint.partition("://")
+        return f"{scheme}://{bucket}.{host}"
+
+
+@functools.cache
+def service() -> Service:
+    """That of this process. Raises StorageError for files that only boto3 can read."""
+    env = os.environ
+    endpoint = env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL")
+    region = env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION")
+    virtual = env.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "").lower() in ("1", "true")
+    if not _has_files():
+        return Service(endpoint and endpoint.rstrip("/"), region, virtual)
+    try:
+        import boto3
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError as error:
+        if "AWS_ACCESS_KEY_ID" in env and "AWS_PROFILE" not in env:
+            return Service(endpoint and endpoint.rstrip("/"), region, virtual)
+        raise StorageError(
+            "s3://: AWS_PROFILE and the files in ~/.aws need boto3 (pip install boto3); or set "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
+        ) from error
+    session = boto3.Session()
+    client = session.client("s3", region_name=region or session.region_name or "us-east-1")
+    found = client.meta.endpoint_url
+    style = (client.meta.config.s3 or {}).get("addressing_style")
+    return Service(
+        None if re.match(r"https://(s3[.-].*)?amazonaws\.com", found) else found.rstrip("/"),
+        client.meta.region_name,
+        virtual or style == "virtual",
+        Boto3CredentialProvider(session) if session.get_credentials() else None,
+    )
+
+
+def _has_files() -> bool:
+    """Whether there is something that AWS's tools read and the client does not."""
+    files = {"AWS_CONFIG_FILE": "config", "AWS_SHARED_CREDENTIALS_FILE": "credentials"}
+    return "AWS_PROFILE" in os.environ or any(
+        Path(os.environ.get(variable, f"~/.aws/{name}")).expanduser().is_file()
+        for variable, name in files.items()
+    )
+
+
+@functools.cache
+def _store(bucket: str) -> S3Store:
+    at = service()
+    endpoint = at.endpoint
+    options: dict[str, Any] = {"disable_bulk_delete": True}  # which not every service has
+    # Amazon's certificates do not cover buckets with dots in their names.
+    options["virtual_hosted_style_request"] = at.virtual or (not endpoint and "." not in bucket)
+    if endpoint:
+        options["endpoint"] = at.endpoint_of(bucket) if at.virtual else endpoint
+    if at.region:
+        options["region"] = at.region
+    client = CLIENT | {"allow_http": bool(endpoint and endpoint.startswith("http://"))}
+    provider = at.credentials
+    return S3Store(
+        bucket,
+        config=options,  # pyright: ignore[reportArgumentType]
+        client_options=client,  # pyright: ignore[reportArgumentType]
+        retry_config=RETRIES,  # pyright: ignore[reportArgumentType]
+        credential_provider=provider,
+    )
+
+
+def store_of(bucket: str) -> S3Store:
+    """This process's client for a bucket. Raises StorageError in a process that was forked."""
+    if _pid() != os.getpid():
+        raise StorageError(_FORKED)
+    return _store(bucket)
+
+
+@functools.cache
+def _pid() -> int:
+    """The process that first used a client: its threads do not survive a fork, so that a forked
+    one would crash."""
+    return os.getpid()
+
+
+def parts(path: str) -> tuple[str, str]:
+    """(bucket, key) of a path such as s3://bucket/dir/name."""
+    bucket, _, key = path.removeprefix("s3://").partition("/")
+    if not path.startswith("s3://") or not bucket:
+        raise StorageError(
+            f"{path!r} is not a path in a bucket. It must be like s3://bucket/dir/name."
+        )
+    return bucket, key
+
+
+@contextlib.contextmanager
+def naming(path: str, action: str) -> Iterator[None]:
+    """Raises MissingError or a StorageError for errors of the client, which name path, status and
+    attempts. Its AlreadyExistsError and PreconditionError pass."""
+    try:
+        with waiting(f"{action} {path}"):
+            yield
+    except (failed.AlreadyExistsError, failed.PreconditionError, StorageError):
+        raise
+    except (failed.BaseError, FileNotFoundError, ValueError) as error:
+        raise _named(path, action, error) from error
+
+
+def attempts(error: Exception) -> int:
+    """How often the client tried a request before it raised this."""
+    retries = re.search(r"\bafter (\d+) retries", str(error))
+    return 1 + int(retries[1]) if retries else 1
+
+
+def _named(path: str, action: str, error: Exception) -> StorageError:
+    what = f"cannot {action} {path}: "
+    text = str(error).split("\n\nDebug source", 1)[0]
+    code = _found(r"<Code>(\w+)</Code>", text)
+    status = _found(r"status code: (\d+)", text)
+    if code == "NoSuchBucket" or (isinstance(error, FileNotFoundError) and not _has_bucket(path)):
+        return MissingError(f"{what}bucket {parts(path)[0]!r} does not exist (404).")
+    if isinstance(error, FileNotFoundError):
+        return MissingError(f"{what}there is no such object (404).")
+    if isinstance(error, ValueError | failed.InvalidPathError):
+        return StorageError(
+            f"{what}{text.splitlines()[0]}. Names in s3:// have no empty part, '.' or '..'."
+        )
+    if "169.254.169.254" in text or _OF_CREDENTIALS.search(code):
+        return StorageError(f"{what}no valid credentials ({code or status}). {_NO_CREDENTIALS}")
+    if isinstance(error, failed.PermissionDeniedError | failed.UnauthenticatedError):
+        return StorageError(
+            f"{what}permission denied ({status}{code and f', {code}'}). The account needs to list, "
+            "read, write and delete in this bucket."
+        )
+    if status.startswith("3") or "redirect" in text:
+        return StorageError(f"{what}the bucket is in another region. Set AWS_REGION to its own.")
+    tried = f" ({attempts(error)} attempts)" if attempts(error) > 1 else ""
+    told = _found(r"<Message>(.*?)</Message>", text) or text.splitlines()[0].rsplit(" - ", 1)[-1]
+    problem = f"status {status}{code and f', {code}'}" if status else "the service does not answer"
+    return StorageError(f"{what}{problem}{tried}: {told[:300]}")
+
+
+def _found(pattern: str, text: str) -> str:
+    match = re.search(pattern, text, re.DOTALL)
+    return match[1] if match else ""
+
+
+def _has_bucket(path: str) -> bool:
+    """Called when an object is missing, because a HEAD does not say what is."""
+    try:
+        next(iter(obstore.list(store_of(parts(path)[0]), chunk_size=1)), None)
+    except failed.BaseError as error:
+        return "NoSuchBucket" not in str(error)  # else unknown; the user asked for the object
+    return True
