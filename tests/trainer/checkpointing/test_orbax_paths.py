@@ -11,7 +11,7 @@ from etils import epath
 from sweep import SWEEP
 
 from pipeline.errors import CheckpointError, OptionError
-from trainer.checkpointing import orbax_paths
+from trainer.checkpointing import tensorstore_specs
 from trainer.checkpointing.manager import CheckpointManager, Saved
 from trainer.checkpointing.orbax_paths import BucketPath, orbax_path
 from trainer.checkpointing.warm_start import WarmStart
@@ -127,6 +127,7 @@ def test_the_bound_on_tensorstores_retries_reaches_every_context_that_orbax_make
     orbax_path(f"{bucket}/run")
     for use_ocdbt in (True, False):
         spec = ocp.type_handlers.get_ts_context(use_ocdbt=use_ocdbt).spec.to_json()
-        assert spec["gcs_request_retries"] == orbax_paths.TENSORSTORE_RETRIES, (
-            "Orbax makes its contexts elsewhere"
-        )
+        for driver in ("gcs", "s3"):
+            assert spec[f"{driver}_request_retries"] == tensorstore_specs.RETRIES, (
+                "Orbax makes its contexts elsewhere"
+            )
