@@ -45,8 +45,8 @@ T = TypeVar("T")
 TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)")
 SECONDS = {"s": 1, "m": 60, "h": 3600}
 STEPS_PER_LOOP = 100
-# Any scheme but those of buckets; and gs:/, into which pathlib turns it and which would name a
-# local directory.
+# Any scheme that no storage has, and gs:/, into which pathlib turns it and which would name a local
+# directory.
 OTHER_PLACE = re.compile(rf"(?!({'|'.join(BUCKETS)})://[^/])[a-z][a-z0-9+.-]+:/")
 LOCAL_PLACE = re.compile(r"(?![a-z][a-z0-9+.-]+:/).")
 
@@ -109,8 +109,7 @@ class TrainerConfig:
     """How to train; the Task defines what to train."""
 
     workdir: str
-    """Directory for checkpoints and events; may be in a bucket, as gs://bucket/dir or
-    s3://bucket/dir. A run that finds a checkpoint
+    """Directory for checkpoints and events; may be in a bucket. A run that finds a checkpoint
     there resumes from it. One training run owns it at a time; a second one is refused."""
     global_batch_size: int
     """Records per training step, over all devices of all hosts."""
@@ -382,7 +381,7 @@ class Export:
     """What becomes a SavedModel, and where: a field of a recipe, whose fields become flags."""
 
     export_path: str | None = None
-    """Where exports are published, each in a directory named by the time; may be gs://... Default:
+    """Where exports are published, in directories named by the time; may be in a bucket. Default:
     <workdir>/export. If given, a training run also exports its model when it ends.
     --checkpoint-path exports another checkpoint."""
     export_tolerance: float = 1e-5
