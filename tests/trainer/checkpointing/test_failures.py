@@ -242,11 +242,11 @@ def saved(step):
     )
 
 
-@pytest.mark.parametrize("where", ["disk", "bucket"])
+@pytest.mark.parametrize("where", ["disk", "bucket", "s3_bucket"])
 def test_a_checkpoint_does_not_appear_if_the_fence_raises_before_publishing(
     request, tmp_path, where
 ):
-    workdir = str(tmp_path) if where == "disk" else request.getfixturevalue("bucket")
+    workdir = str(tmp_path) if where == "disk" else request.getfixturevalue(where)
     settings, asked = TrainerConfig(workdir=f"{workdir}/run", global_batch_size=1), []
 
     def fence():
