@@ -3,7 +3,6 @@
 import json
 import os
 import socket
-import struct
 import sys
 import threading
 import time
@@ -53,6 +52,7 @@ class Front:
     def struck(self, action, request, environ, start_response):
         if action is None or action.when == "before":
             if isinstance(action, Status):
+                environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
                 return _error(action.code, environ, start_response)
             if isinstance(action, Reset):
                 return _reset(environ)
@@ -68,7 +68,6 @@ class Front:
         request["status"], request["bytes"] = status, len(body)
         start_response(status, headers)
         if isinstance(action, Short):
-            environ["werkzeug.socket"].settimeout(5)
             return _cut(body[: len(body) // 2], environ)
         return self.paced(body)
 
@@ -117,7 +116,6 @@ def _error(code: int, environ, start_response):
     name = CODES.get(code, "Error")
     body = f"<?xml version='1.0'?><Error><Code>{name}</Code><Message>asked for</Message></Error>"
     data = b"" if environ["REQUEST_METHOD"] == "HEAD" else body.encode()
-    environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
     start_response(
         f"{code} {name}", [("Content-Type", "application/xml"), ("Content-Length", str(len(data)))]
     )
@@ -125,9 +123,7 @@ def _error(code: int, environ, start_response):
 
 
 def _reset(environ):
-    connection = environ["werkzeug.socket"]
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    connection.close()
+    environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
     raise ConnectionResetError
 
 
