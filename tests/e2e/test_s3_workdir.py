@@ -52,8 +52,9 @@ def finish(process, code=0):
 
 
 def kill_at(server, process, pattern, skip=0):
-    """Kills the process while the server holds its request number `skip` that matches, which then has its effect. False
-    if the process ended before."""
+    """Kills the process while the server holds its request number `skip` that matches. False if it ended before.
+
+    The request has no effect until the server is reset."""
     server.fail(pattern, Stall(), skip=skip)
     stop = time.monotonic() + DEADLINE_SECONDS
     while len(server.requests(pattern)) <= skip and process.poll() is None:
@@ -62,7 +63,6 @@ def kill_at(server, process, pattern, skip=0):
     killed = process.poll() is None
     process.kill()
     process.wait(DEADLINE_SECONDS)
-    server.reset()
     return killed
 
 
@@ -83,9 +83,10 @@ def test_a_run_killed_in_the_middle_of_a_save_resumes_to_the_bits_of_a_run_on_a_
     s3_bucket, s3_server, start_run, tmp_path
 ):
     straight, workdir = start_run(tmp_path / "run"), f"{s3_bucket}/run"
-    # The arrays are there, the word that the checkpoint is finished is not.
+    # The arrays are there, the words that they and the checkpoint are finished are not.
     assert kill_at(s3_server, start_run(workdir), "^PUT .*checkpoints/40/state/commit_success")
     assert kinds(workdir) == {"20": "finished", "40": "unfinished"}
+    s3_server.reset()
     assert "resuming from the checkpoint of step 20" in finish(start_run(workdir))
     finish(straight)
     assert arrays(workdir) == arrays(str(tmp_path / "run"))
@@ -107,8 +108,11 @@ def test_ten_kills_at_any_change_leave_only_checkpoints_with_the_values_of_a_str
         assert kill_at(s3_server, run, changes, rng.randrange(100)), f"{killed} kills"
         killed += 1
         unfinished += "unfinished" in kinds(workdir).values()
-        found = arrays(workdir)
-        assert found == {step: expected[step] for step in found}
+        for request_arrives in (False, True):
+            if request_arrives:
+                s3_server.reset()
+            found = arrays(workdir)
+            assert found == {step: expected[step] for step in found}
     assert unfinished >= 3
     finish(start_run(workdir, *flags))
     found = arrays(workdir)
@@ -123,6 +127,7 @@ def test_two_processes_share_a_work_directory_and_publish_only_what_both_have_wr
     together.append("--host-timeout-seconds=10")
     first, second = (start_run(workdir, *together, f"--process-id={i}") for i in range(2))
     assert kill_at(s3_server, second, "^PUT .*checkpoints/40/state/ocdbt.process_1/")
+    s3_server.reset()
     code, _ = first.wait(DEADLINE_SECONDS)
     assert code != 0
     assert arrays(workdir).keys() == {20}

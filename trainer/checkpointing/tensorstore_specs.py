@@ -6,17 +6,16 @@ Measured on the S3 driver of tensorstore 0.1.86:
   AWS_ENDPOINT_URL says.
 - It does not read AWS_PROFILE, and uses no profile that the spec does not name, not even "default":
   it asks 169.254.169.254 instead (unless AWS_EC2_METADATA_DISABLED is set), and then sends requests
-  without credentials. With a name it reads the files that AWS's tools read, and runs a
-  credential_process.
+  without credentials. It asks Amazon for those of a role. So it gets what boto3 finds in files.
 - A conditional write is a HEAD and a PUT without condition, so it does not decide between two
   writers. Orbax has one writer for each object.
 - An upload is one PUT. Orbax limits objects to 400 MiB and one part of an array.
-- The variables http_proxy and https_proxy count, also for an endpoint on this machine."""
+- The variables http_proxy and no_proxy count, also for an endpoint on this machine."""
 
 import contextlib
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pipeline.errors import OptionError
@@ -46,12 +45,40 @@ def _s3(bucket: str, name: str) -> Spec:
         where = {"endpoint": endpoint, "aws_region": "us-east-1"}  # the client's default, too
     if at.region:
         where["aws_region"] = at.region
-    # Names of sources, never a secret: errors quote specs. Only the default chain logs a line to
-    # stderr for every source that it does not find.
-    credentials = {"type": "environment"}
-    if not os.environ.get("AWS_ACCESS_KEY_ID"):
-        credentials = {"type": "default", "profile": os.environ.get("AWS_PROFILE") or "default"}
-    return {"driver": "s3", "path": name, **where, "aws_credentials": credentials}
+    return {"driver": "s3", "path": name, **where, "aws_credentials": _credentials(at.credentials)}
+
+
+def _credentials(provider: Callable[[], Mapping[str, Any]] | None) -> Spec:
+    """Where tensorstore reads credentials. Never the secret itself: errors quote specs.
+
+    Those from files are as old as the spec; Orbax makes one for each save. boto3 renews them ten
+    minutes before they expire."""
+    if provider is None:
+        # Without variables, a role. The search logs a line to stderr for each place that has none.
+        return {"type": "environment" if os.environ.get("AWS_ACCESS_KEY_ID") else "default"}
+    found = provider()
+    lines = [
+        "[default]",
+        f"aws_access_key_id={found['access_key_id']}",
+        f"aws_secret_access_key={found['secret_access_key']}",
+    ]
+    if token := found.get("token"):
+        lines.append(f"aws_session_token={token}")
+    file = _in_memory("\n".join(lines))
+    return {
+        "type": "profile",
+        "profile": "default",
+        "credentials_file": file,
+        "config_file": "/dev/null",
+    }
+
+
+@functools.cache
+def _in_memory(text: str) -> str:
+    """The path of a file that is on no disk, and that ends with this process."""
+    fd = os.memfd_create("credentials")
+    os.write(fd, text.encode())
+    return f"/proc/self/fd/{fd}"
 
 
 KVSTORES: dict[str, Callable[[str, str], Spec]] = {"gs": _gcs, "s3": _s3}

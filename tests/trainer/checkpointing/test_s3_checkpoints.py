@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -99,6 +100,9 @@ def test_a_run_in_s3_resumes_and_another_begins_with_its_arrays(
     assert np.abs(np.asarray(begun.state.variables.params["a"]) - weights).max() < 0.1
 
 
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # of Orbax's other tasks, for which it does not wait
 def test_arrays_that_the_service_refuses_are_one_line_without_the_settings_of_tensorstore(
     s3_config, s3_server, state_at, monkeypatch
 ):
@@ -147,10 +151,37 @@ def test_tensorstore_is_told_the_endpoint_of_the_bucket(env, expected, clear_ser
     for variable, value in env.items():
         clear_service.setenv(variable, value)
     spec = kvstore("s3://name/dir/")
-    credentials = {"type": "default", "profile": "default"}
+    credentials = {"type": "default"}
     assert spec == {"driver": "s3", "path": "dir/", "aws_credentials": credentials} | expected
     clear_service.setenv("AWS_ACCESS_KEY_ID", "secret")
     assert kvstore("s3://name/dir/")["aws_credentials"] == {"type": "environment"}
+
+
+def test_the_credentials_of_a_profile_reach_tensorstore_and_are_in_no_spec_or_message(
+    s3_config, s3_server, save, monkeypatch, tmp_path, capfd
+):
+    settings = s3_config()
+    (tmp_path / "credentials").write_text(
+        "[team]\naws_access_key_id=of-a-team\naws_secret_access_key=its-secret\naws_session_token=t"
+    )
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_PROFILE", "team")
+    for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(variable)
+    s3_client.service.cache_clear()
+    s3_client._store.cache_clear()
+    s3_server.reset()
+    save(settings, 1)
+    written = s3_server.requests("PUT .*/ocdbt.process_0/")
+    assert written
+    assert all(request["signed"] for request in s3_server.requests())
+    spec = kvstore(settings.workdir)
+    assert "its-secret" in Path(spec["aws_credentials"]["credentials_file"]).read_text()
+    printed = capfd.readouterr()
+    for text in (str(spec), printed.out, printed.err):
+        assert "its-secret" not in text
+        assert "of-a-team" not in text
+        assert "AuthCredentialsProvider" not in text
 
 
 def test_each_kind_of_bucket_has_a_driver_of_tensorstore_with_bounded_retries(clear_service):
