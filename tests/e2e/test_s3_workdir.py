@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from fake_s3.server import Stall
+from fake_s3.server import Reset, Short, Stall, Status
 
 from pipeline.storage.schemes import open_storage
 from trainer.checkpointing.contents import check_tree, read_array, read_contents
@@ -23,6 +23,14 @@ pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
 DEADLINE_SECONDS = 120
 KILLS = 10
+FAULTS = [Status(503), Status(429), Status(500, when="after")]
+FAULTS += [Reset(), Reset(when="after"), Short()]
+PROGRAM = """
+import runpy
+from trainer.checkpointing import tensorstore_specs
+tensorstore_specs.RETRIES |= {"initial_delay": "10ms", "max_delay": "100ms"}
+runpy.run_module("line_worker", run_name="__main__")
+"""
 STEPS, EVERY = 400, 20
 
 
@@ -35,7 +43,7 @@ def start_run(s3_server, fork_server, tmp_path):
     started = []
 
     def start(workdir, *flags):
-        command = ["-m", "line_worker", f"--workdir={workdir}", *flags]
+        command = ["-c", PROGRAM, f"--workdir={workdir}", *flags]
         started.append(fork_server.start(command, tmp_path / f"printed-{len(started)}", env))
         return started[-1]
 
@@ -117,6 +125,20 @@ def test_ten_kills_at_any_change_leave_only_checkpoints_with_the_values_of_a_str
     finish(start_run(workdir, *flags))
     found = arrays(workdir)
     assert found == {step: expected[step] for step in (STEPS - EVERY, STEPS)}
+
+
+def test_a_run_whose_requests_fail_now_and_then_has_the_bits_of_a_run_on_a_disk(
+    s3_bucket, s3_server, start_run, tmp_path
+):
+    straight, workdir = start_run(tmp_path / "run"), f"{s3_bucket}/run"
+    for number, fault in enumerate(FAULTS):
+        s3_server.fail_share("/run/checkpoints/", fault, 0.1 / len(FAULTS), seed=number)
+    finish(start_run(workdir))
+    struck = [row for row in s3_server.requests("/run/checkpoints/") if row.get("status") is None]
+    assert len(struck) > 10
+    s3_server.reset()
+    finish(straight)
+    assert arrays(workdir) == arrays(str(tmp_path / "run"))
 
 
 def test_two_processes_share_a_work_directory_and_publish_only_what_both_have_written(
