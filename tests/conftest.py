@@ -286,7 +286,19 @@ def s3_server(tmp_path_factory):
 
 
 @pytest.fixture
-def s3_bucket(s3_server, request, monkeypatch):
+def forget_s3():
+    """Has the next client made anew, from the environment."""
+    from pipeline.storage import s3_client
+
+    def forget():
+        for cached in (s3_client.service, s3_client._store):
+            cached.cache_clear()
+
+    return forget
+
+
+@pytest.fixture
+def s3_bucket(s3_server, request, monkeypatch, forget_s3):
     """ "s3://name" of a new bucket of the test's own, which clients in this process reach, too."""
     name = f"bucket-{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:12]}"
     s3_server.make_bucket(name)
@@ -296,14 +308,6 @@ def s3_bucket(s3_server, request, monkeypatch):
     yield f"s3://{name}"
     s3_server.reset()
     forget_s3()
-
-
-def forget_s3():
-    """The next client is made anew, from the environment."""
-    from pipeline.storage import s3_client
-
-    for cached in (s3_client.service, s3_client._store):
-        cached.cache_clear()
 
 
 @pytest.fixture

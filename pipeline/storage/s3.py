@@ -7,6 +7,7 @@ import contextlib
 import secrets
 import threading
 from collections.abc import Iterator, Sequence
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
@@ -15,7 +16,7 @@ from obstore import exceptions as failed
 
 from pipeline.errors import StorageError
 from pipeline.storage.objects import MissingError, ObjectStorage
-from pipeline.storage.s3_client import attempts, naming, parts, store_of
+from pipeline.storage.s3_client import TRIES, call, parts, retries, store_of
 from pipeline.storage.storage import Listing, Sink, Stat, past_end
 
 PIECE_BYTES = 8 * 1024**2  # of an upload; four are on their way
@@ -28,8 +29,7 @@ class S3Storage(ObjectStorage):
     def stat(self, path: str) -> Stat:
         """See Storage. The stamp is the ETag."""
         store, key = _place(path)
-        with naming(path, "find"):
-            return _stat(obstore.head(store, key))
+        return call(path, "find", lambda: _stat(obstore.head(store, key)))
 
     def exists(self, path: str) -> bool:
         store, key = _place(path.rstrip("/"))
@@ -37,13 +37,12 @@ class S3Storage(ObjectStorage):
             with contextlib.suppress(MissingError):
                 self.stat(path)
                 return True
-        with naming(path, "list"):
-            return bool(next(iter(obstore.list(store, key, chunk_size=1)), None))
+        first = call(path, "list", lambda: next(iter(obstore.list(store, key, chunk_size=1)), None))
+        return bool(first)
 
     def read(self, path: str) -> bytes:
         store, key = _place(path)
-        with naming(path, "read"):
-            return bytes(obstore.get(store, key).bytes())
+        return call(path, "read", lambda: bytes(obstore.get(store, key).bytes()))
 
     def read_range(
         self, path: str, offset: int, size: int, left: threading.Event | None = None
@@ -51,9 +50,12 @@ class S3Storage(ObjectStorage):
         if not size:
             return b""
         store, key = _place(path)
+
+        def read() -> bytes:
+            return bytes(obstore.get_range(store, key, start=offset, length=size))
+
         try:
-            with naming(path, "read"):
-                data = bytes(obstore.get_range(store, key, start=offset, length=size))
+            data = call(path, "read", read, tries=1 if left and left.is_set() else TRIES)
         except MissingError:
             raise
         except StorageError:  # one that begins past the end has an error status
@@ -74,13 +76,11 @@ class S3Storage(ObjectStorage):
         """See Storage. Small files take one request, large ones an upload in pieces of 8 MiB. What
         a killed one leaves is not visible; a rule of the bucket should remove it."""
         store, key = _place(path)
-        with naming(path, "write"):
-            writer = obstore.open_writer(store, key, buffer_size=PIECE_BYTES, max_concurrency=4)
+        writer = obstore.open_writer(store, key, buffer_size=PIECE_BYTES, max_concurrency=4)
         upload = _Upload(path, writer)
         try:
             yield upload
-            with naming(path, "write"):
-                writer.close()
+            call(path, "write", writer.close, tries=1)
         except BaseException as error:
             with contextlib.suppress(failed.BaseError, OSError):
                 writer.__exit__(type(error), error, None)
@@ -92,10 +92,13 @@ class S3Storage(ObjectStorage):
 
     def current(self, path: str) -> tuple[Any, bytes | None]:
         store, key = _place(path)
+
+        def read() -> tuple[Any, bytes]:
+            found = obstore.get(store, key)
+            return found.meta["e_tag"], bytes(found.bytes())
+
         try:
-            with naming(path, "read"):
-                found = obstore.get(store, key)
-                return found.meta["e_tag"], bytes(found.bytes())
+            return call(path, "read", read)
         except MissingError:
             return None, None
 
@@ -104,18 +107,23 @@ class S3Storage(ObjectStorage):
         _check_conditions(path)
         store, key = _place(path)
         mode: Any = {"e_tag": version} if version else "create"
+        tried = []
+
+        def put() -> None:
+            tried.append(path)
+            obstore.put(store, key, data, mode=mode, use_multipart=False)
+
         try:
-            with naming(path, "write" if version else "create"):
-                obstore.put(store, key, data, mode=mode, use_multipart=False)
+            call(path, "write" if version else "create", put)
         except (failed.AlreadyExistsError, failed.PreconditionError) as error:
             # An earlier attempt, whose response was lost, may have succeeded.
-            return attempts(error) > 1 and self.current(path)[1] == data
+            again = len(tried) > 1 or retries(error) > 0
+            return again and self.current(path)[1] == data
         return True
 
     def entries(self, directory: str) -> tuple[Listing, Sequence[str]]:
         store, key = _place(directory.rstrip("/"))
-        with naming(directory, "list"):
-            listed = obstore.list_with_delimiter(store, key or None)
+        listed = call(directory, "list", lambda: obstore.list_with_delimiter(store, key or None))
         names = [found["path"][len(key) :].lstrip("/") for found in listed["objects"]]
         files = zip(names, map(_stat, listed["objects"]), strict=True)
         prefixes = [prefix[len(key) :].strip("/") for prefix in listed["common_prefixes"]]
@@ -125,8 +133,8 @@ class S3Storage(ObjectStorage):
 
     def delete(self, path: str) -> None:
         store, key = _place(path)
-        with contextlib.suppress(MissingError), naming(path, "delete"):
-            obstore.delete(store, key)
+        with contextlib.suppress(MissingError):
+            call(path, "delete", lambda: obstore.delete(store, key))
 
 
 class _Upload:
@@ -138,8 +146,7 @@ class _Upload:
         self._writer = writer
 
     def write(self, data: bytes, /) -> int:
-        with naming(self._path, "write"):
-            self._writer.write(data)
+        call(self._path, "write", lambda: self._writer.write(data), tries=1)
         self.size += len(data)
         return len(data)
 
@@ -166,14 +173,12 @@ def _check_conditions(path: str) -> None:
         return
     store = store_of(bucket)
     probe = f"{key.rpartition('/')[0]}/.conditions-{secrets.token_hex(8)}".lstrip("/")
-    with naming(path, "create"):
-        obstore.put(store, probe, b"", use_multipart=False)
+    call(path, "create", lambda: obstore.put(store, probe, b"", use_multipart=False))
     modes: Sequence[Any] = ("create", {"e_tag": '"0"'})
     try:
-        refused = [_refused(store, probe, mode) for mode in modes]
+        refused = [call(path, "create", partial(_refuses, store, probe, mode)) for mode in modes]
     finally:
-        with naming(path, "delete"):
-            obstore.delete(store, probe)
+        call(path, "delete", lambda: obstore.delete(store, probe))
     if not all(refused):
         raise StorageError(
             f"s3://{bucket}: this service ignores or refuses conditional writes (If-None-Match, "
@@ -183,11 +188,13 @@ def _check_conditions(path: str) -> None:
     _conditional.add(bucket)
 
 
-def _refused(store: Any, key: str, mode: Any) -> bool:
+def _refuses(store: Any, key: str, mode: Any) -> bool:
+    """Whether a condition that is not met keeps an object as it is."""
     try:
         obstore.put(store, key, b"", mode=mode, use_multipart=False)
     except (failed.AlreadyExistsError, failed.PreconditionError):
         return True
-    except failed.NotSupportedError:
-        pass
+    except (failed.NotSupportedError, failed.GenericError) as error:
+        if isinstance(error, failed.GenericError) and "501 Not Implemented" not in str(error):
+            raise
     return False

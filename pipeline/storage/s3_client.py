@@ -4,14 +4,15 @@ Where a bucket is, and who asks, comes from the environment and from files, as A
 them; boto3 reads the files, if it is installed. Nothing of it is part of a path or a job, so no log
 and no file has it."""
 
-import contextlib
 import functools
 import os
+import random
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import obstore
 from obstore import exceptions as failed
@@ -23,6 +24,10 @@ from pipeline.storage.waiting import waiting
 
 CLIENT: dict[str, Any] = {"connect_timeout": "10s", "read_timeout": "30s", "timeout": "180s"}
 RETRIES: dict[str, Any] = {"max_retries": 10, "retry_timeout": timedelta(seconds=120)}
+TRIES = 6
+WAIT_SECONDS = 1.0  # at most before the second try, twice that before the third, ...
+_METADATA = "169.254.169.254"  # where the client looks for a role if it has no credentials
+T = TypeVar("T")
 _FORKED = (
     "s3:// was used before this process was forked, and its client cannot be shared. Start workers "
     'by "spawn" or "forkserver" (in PyTorch: DataLoader(multiprocessing_context="spawn")).'
@@ -137,26 +142,39 @@ def parts(path: str) -> tuple[str, str]:
     return bucket, key
 
 
-@contextlib.contextmanager
-def naming(path: str, action: str) -> Iterator[None]:
-    """Raises MissingError or a StorageError for errors of the client, which name path, status and
-    attempts. Its AlreadyExistsError and PreconditionError pass."""
-    try:
-        with waiting(f"{action} {path}"):
-            yield
-    except (failed.AlreadyExistsError, failed.PreconditionError, StorageError):
-        raise
-    except (failed.BaseError, FileNotFoundError, ValueError) as error:
-        raise _named(path, action, error) from error
+def call(path: str, action: str, function: Callable[[], T], *, tries: int = TRIES) -> T:
+    """The result of `function`, called again where an answer was lost and the client itself does
+    not ask again, as for listings and conditional writes.
+
+    Raises MissingError or a StorageError that names path, status and attempts, or the client's
+    AlreadyExistsError or PreconditionError."""
+    failures = list[Exception]()
+    with waiting(f"{action} {path}", failures):
+        while True:
+            try:
+                return function()
+            except (failed.AlreadyExistsError, failed.PreconditionError, StorageError):
+                raise
+            except (failed.BaseError, FileNotFoundError, ValueError) as error:
+                failures.append(error)
+                if len(failures) >= tries or not _is_lost(error):
+                    raise _named(path, action, error, len(failures)) from error
+            time.sleep(random.SystemRandom().uniform(0, WAIT_SECONDS * len(failures)))
 
 
-def attempts(error: Exception) -> int:
-    """How often the client tried a request before it raised this."""
-    retries = re.search(r"\bafter (\d+) retries", str(error))
-    return 1 + int(retries[1]) if retries else 1
+def retries(error: Exception) -> int:
+    """How often the client itself asked again before it raised this."""
+    return int(_found(r"\bafter (\d+) retries", str(error)) or 0)
 
 
-def _named(path: str, action: str, error: Exception) -> StorageError:
+def _is_lost(error: Exception) -> bool:
+    text = str(error)
+    return isinstance(error, failed.GenericError) and not (
+        retries(error) or re.search(f"status code:|redirect|builder error|{_METADATA}", text)
+    )
+
+
+def _named(path: str, action: str, error: Exception, attempts: int) -> StorageError:
     what = f"cannot {action} {path}: "
     text = str(error).split("\n\nDebug source", 1)[0]
     code = _found(r"<Code>(\w+)</Code>", text)
@@ -169,7 +187,7 @@ def _named(path: str, action: str, error: Exception) -> StorageError:
         return StorageError(
             f"{what}{text.splitlines()[0]}. Names in s3:// have no empty part, '.' or '..'."
         )
-    if "169.254.169.254" in text or _OF_CREDENTIALS.search(code):
+    if _METADATA in text or _OF_CREDENTIALS.search(code):
         return StorageError(f"{what}no valid credentials ({code or status}). {_NO_CREDENTIALS}")
     if isinstance(error, failed.PermissionDeniedError | failed.UnauthenticatedError):
         return StorageError(
@@ -178,7 +196,8 @@ def _named(path: str, action: str, error: Exception) -> StorageError:
         )
     if status.startswith("3") or "redirect" in text:
         return StorageError(f"{what}the bucket is in another region. Set AWS_REGION to its own.")
-    tried = f" ({attempts(error)} attempts)" if attempts(error) > 1 else ""
+    attempts += retries(error)
+    tried = f" ({attempts} attempts)" if attempts > 1 else ""
     told = _found(r"<Message>(.*?)</Message>", text) or text.splitlines()[0].rsplit(" - ", 1)[-1]
     problem = f"status {status}{code and f', {code}'}" if status else "the service does not answer"
     return StorageError(f"{what}{problem}{tried}: {told[:300]}")

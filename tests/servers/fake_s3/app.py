@@ -11,7 +11,6 @@ import os
 import select
 import signal
 import socket
-import struct
 import sys
 import threading
 import time
