@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
@@ -60,6 +61,7 @@ class Front:
         if path.startswith("/_control/"):
             return self.control(path, body, start_response)
         host = environ.get("HTTP_HOST", "").split(":")[0]
+        is_ours = host == "127.0.0.1" or host.endswith(HOST)  # others come as to a proxy
         if host.endswith(HOST):
             bucket = f"/{host.removesuffix(HOST)}"
             path = environ["PATH_INFO"] = bucket + path
@@ -70,10 +72,10 @@ class Front:
         row = {"line": line, "host": host, "range": environ.get("HTTP_RANGE")}
         row |= {"signed": "HTTP_AUTHORIZATION" in environ, "received": len(body)}
         row |= {"status": None, "bytes": 0, "fault": ""}
-        action = None
+        action = None if is_ours else Status(403)  # nothing leaves the machine
         if DIRECT not in environ:
             self.log.append(row)
-            action = self.faults.strike(line)
+            action = action or self.faults.strike(line)
             row["fault"] = "" if action is None else repr(action)
         return self.struck(action, row, environ, start_response)
 
@@ -123,8 +125,10 @@ class Front:
 
     def interrupted(self, body: bytes, half: int, action: Stall, environ) -> Iterator[bytes]:
         yield body[:half]
-        self.suffer(action, environ)
-        yield body[half:]
+        if self.stalled(action, environ["werkzeug.socket"]):
+            yield body[half:]
+        else:
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
 
     def answer(self, environ) -> tuple[str, list, bytes]:
         conditions = {"HTTP_IF_NONE_MATCH", "HTTP_IF_MATCH"} & environ.keys()

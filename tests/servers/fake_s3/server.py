@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote, urlencode
 from xml.etree import ElementTree
+from xml.sax.saxutils import escape
 
 from fake_gcs.faults import Action, Fault, Reset, Short, Stall, Status
 
@@ -81,8 +82,9 @@ class Server:
         return [item.findtext("{*}Key", "") for item in page.iterfind("{*}Upload")]
 
     def empty(self, bucket: str) -> None:
-        for name in self.objects(bucket):
-            self.delete(bucket, name)
+        while names := list(self.objects(bucket))[:1000]:
+            keys = (f"<Object><Key>{escape(name)}</Key></Object>" for name in names)
+            self._call("POST", f"/{bucket}?delete", f"<Delete>{''.join(keys)}</Delete>")
 
     def fail(self, pattern: str, action: Action, *, times: int | None = 1, skip: int = 0) -> None:
         """The next `times` requests whose "METHOD path?query" matches suffer it, after `skip` that pass. None: all.
