@@ -227,7 +227,6 @@ def main() -> None:
     front = Front(tuple(map(float, pace.split(","))) if pace else None)
     FakeKey.value = property(lambda key: key._value_buffer.getvalue(), _keep_in_memory)
     server = make_server("127.0.0.1", 0, front, threaded=True, request_handler=_Quiet)
-    server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.port, flush=True)
     sys.stdin.read()

@@ -76,11 +76,6 @@ class Server:
                 return found
             query["continuation-token"] = token
 
-    def uploads(self, bucket: str) -> list[str]:
-        """The names of multipart uploads that are neither completed nor aborted."""
-        page = ElementTree.fromstring(self._call("GET", f"/{bucket}?uploads"))
-        return [item.findtext("{*}Key", "") for item in page.iterfind("{*}Upload")]
-
     def empty(self, bucket: str) -> None:
         while names := list(self.objects(bucket))[:1000]:
             keys = (f"<Object><Key>{escape(name)}</Key></Object>" for name in names)
@@ -142,8 +137,10 @@ class Server:
 
 @contextlib.contextmanager
 def start(directory: Path, pace: str = "") -> Iterator[Server]:
-    """A server with no buckets; it ends with the block, or with this process. pace: "SECONDS,BYTES_PER_SECOND" of each
-    answer."""
+    """A server with no buckets; it ends with the block, or with this process. Call it from the main thread: the kernel
+    ends the server with the thread that started it.
+
+    pace: "SECONDS,BYTES_PER_SECOND" of each answer, as in "0.03,40e6"."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     with (directory / "server.log").open("wb") as errors:
         process = subprocess.Popen(
