@@ -1,0 +1,151 @@
+"""A work directory on s3://, against a real server: killed in the middle of saves, resumed, shared by two processes.
+
+A reader judges what each kill leaves: every checkpoint that it lists has the values that were saved."""
+
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from fake_s3.server import Stall
+
+from pipeline.storage.schemes import open_storage
+from trainer.checkpointing.contents import check_tree, read_array, read_contents
+from trainer.checkpointing.listing import checkpoints_directory, finished_steps, kinds
+
+pytestmark = pytest.mark.slow
+
+HERE = Path(__file__).parent
+DEADLINE_SECONDS = 120
+KILLS = 10
+STEPS, EVERY = 400, 20
+
+
+@pytest.fixture
+def start_run(s3_server, fork_server, tmp_path):
+    """start_run(workdir, flag, ...): a training run of the line; killed at the end if it still runs."""
+    env = {name: each for name, each in os.environ.items() if not name.lower().endswith("_proxy")}
+    env |= s3_server.env
+    env |= {"PYTHONPATH": f"{HERE.parents[1]}{os.pathsep}{HERE}", "JAX_PLATFORMS": "cpu"}
+    started = []
+
+    def start(workdir, *flags):
+        command = ["-m", "line_worker", f"--workdir={workdir}", *flags]
+        started.append(fork_server.start(command, tmp_path / f"printed-{len(started)}", env))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+
+
+def finish(process, code=0):
+    """What it printed. Its exit code must be this one."""
+    got, _ = process.wait(DEADLINE_SECONDS)
+    assert got == code, f"{got}\n{process.printed}"
+    return process.printed
+
+
+def kill_at(server, process, pattern, skip=0):
+    """Kills the process while the server holds its request number `skip` that matches. False if it ended before.
+
+    The request has no effect until the server is reset."""
+    server.fail(pattern, Stall(), skip=skip)
+    stop = time.monotonic() + DEADLINE_SECONDS
+    while len(server.requests(pattern)) <= skip and process.poll() is None:
+        assert time.monotonic() < stop
+        time.sleep(0.005)
+    killed = process.poll() is None
+    process.kill()
+    process.wait(DEADLINE_SECONDS)
+    return killed
+
+
+def arrays(workdir):
+    """Step -> the values of each array of every finished checkpoint, as a reader finds them."""
+    storage, directory = open_storage(workdir), checkpoints_directory(workdir)
+    found = {}
+    for step in finished_steps(workdir):
+        listed = read_contents(storage, directory, step)["arrays"]
+        check_tree(storage, f"{directory}/{step}/state", listed)
+        found[step] = {
+            name: read_array(f"{directory}/{step}", name, listed[name]).tobytes() for name in listed
+        }
+    return found
+
+
+def test_a_run_killed_in_the_middle_of_a_save_resumes_to_the_bits_of_a_run_on_a_disk(
+    s3_bucket, s3_server, start_run, tmp_path
+):
+    straight, workdir = start_run(tmp_path / "run"), f"{s3_bucket}/run"
+    # The arrays are there, the words that they and the checkpoint are finished are not.
+    assert kill_at(s3_server, start_run(workdir), "^PUT .*checkpoints/40/state/commit_success")
+    assert kinds(workdir) == {"20": "finished", "40": "unfinished"}
+    s3_server.reset()
+    assert "resuming from the checkpoint of step 20" in finish(start_run(workdir))
+    finish(straight)
+    assert arrays(workdir) == arrays(str(tmp_path / "run"))
+    assert arrays(workdir).keys() == {20, 40}
+
+
+def test_ten_kills_at_any_change_leave_only_checkpoints_with_the_values_of_a_straight_run(
+    s3_bucket, s3_server, start_run, tmp_path
+):
+    workdir, rng = f"{s3_bucket}/run", random.Random(0)
+    flags = (f"--max-steps={STEPS}", f"--checkpoint-every-steps={EVERY}")
+    straight = start_run(tmp_path / "run", *flags, "--keep-max=100")
+    finish(straight)
+    expected = arrays(str(tmp_path / "run"))
+    killed, unfinished = 0, 0
+    while killed < KILLS:
+        run = start_run(workdir, *flags)
+        changes = "^(PUT|DELETE) .*checkpoints/"
+        assert kill_at(s3_server, run, changes, rng.randrange(100)), f"{killed} kills"
+        killed += 1
+        unfinished += "unfinished" in kinds(workdir).values()
+        for request_arrives in (False, True):
+            if request_arrives:
+                s3_server.reset()
+            found = arrays(workdir)
+            assert found == {step: expected[step] for step in found}
+    assert unfinished >= 3
+    finish(start_run(workdir, *flags))
+    found = arrays(workdir)
+    assert found == {step: expected[step] for step in (STEPS - EVERY, STEPS)}
+
+
+def test_two_processes_share_a_work_directory_and_publish_only_what_both_have_written(
+    s3_bucket, s3_server, start_run, free_port
+):
+    workdir = f"{s3_bucket}/run"
+    together = [f"--coordinator-address=127.0.0.1:{free_port}", "--num-processes=2"]
+    together.append("--host-timeout-seconds=10")
+    first, second = (start_run(workdir, *together, f"--process-id={i}") for i in range(2))
+    assert kill_at(s3_server, second, "^PUT .*checkpoints/40/state/ocdbt.process_1/")
+    s3_server.reset()
+    code, _ = first.wait(DEADLINE_SECONDS)
+    assert code != 0
+    assert arrays(workdir).keys() == {20}
+    again = [start_run(workdir, *together, f"--process-id={i}") for i in range(2)]
+    assert "resuming from the checkpoint of step 20" in finish(again[0])
+    finish(again[1])
+    assert arrays(workdir).keys() == {20, 40}
+
+
+@pytest.mark.skipif(not shutil.which("strace"), reason="there is no strace")
+def test_a_run_connects_to_the_endpoint_only(s3_bucket, s3_server, tmp_path):
+    trace, workdir = tmp_path / "trace", f"{s3_bucket}/run"
+    command = f"strace -f -qq -e trace=connect -o {trace} {sys.executable} -m line_worker"
+    env = os.environ | s3_server.env | {"JAX_PLATFORMS": "cpu"}
+    env["PYTHONPATH"] = f"{HERE.parents[1]}{os.pathsep}{HERE}"
+    for steps in (20, 40):
+        flags = (f"--workdir={workdir}", f"--max-steps={steps}")
+        subprocess.run([*command.split(), *flags], env=env, check=True, timeout=DEADLINE_SECONDS)
+        addresses = re.findall(r'htons\((\d+)\).*?"(.*?)"', trace.read_text())
+        assert set(addresses) == {(s3_server.url.rpartition(":")[2], "127.0.0.1")}
+    assert arrays(workdir).keys() == {20, 40}
