@@ -66,6 +66,7 @@ def test_a_conversion_whose_requests_fail_has_the_bytes_of_one_on_a_disk(
     data = eval_dataset(f"{s3_bucket}/out", global_batch=64, keys=["image/class/label"])
     assert sum(int(batch["_mask"].sum()) for batch in data) == data.num_records
     assert verify([f"{s3_bucket}/out", "--decode"]) == 0
+    assert {request["host"] for request in s3_server.requests()} == {"127.0.0.1"}
     s3_server.reset()
     assert shard_digests(f"{s3_bucket}/out") == expected
 

@@ -86,8 +86,10 @@ def start(directory: Path, pace: str = "") -> Iterator[Server]:
 
 
 def environment(url: str, directory: Path) -> dict[str, str]:
-    """The variables by which unmodified clients find the server. The user's own credentials must not get in."""
-    return {
+    """The variables by which unmodified clients find the server. The user's own credentials must not get in.
+
+    What is asked of any other host comes to the server as to a proxy, and shows in its log."""
+    return dict.fromkeys(("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY"), url) | {
         "AWS_ENDPOINT_URL": url,
         "AWS_ACCESS_KEY_ID": "tests",
         "AWS_SECRET_ACCESS_KEY": SECRET,
