@@ -132,7 +132,7 @@ def test_a_run_whose_requests_fail_now_and_then_has_the_bits_of_a_run_on_a_disk(
 ):
     straight, workdir = start_run(tmp_path / "run"), f"{s3_bucket}/run"
     for number, fault in enumerate(FAULTS):
-        s3_server.fail_share("/run/checkpoints/", fault, 0.1 / len(FAULTS), seed=number)
+        s3_server.fail_share("/run/checkpoints/", fault, 0.2 / len(FAULTS), seed=number)
     finish(start_run(workdir))
     struck = [row for row in s3_server.requests("/run/checkpoints/") if row.get("status") is None]
     assert len(struck) > 10
