@@ -6,7 +6,7 @@ import time
 from datetime import timedelta
 
 import pytest
-from fake_s3.server import Reset, Short, Status
+from fake_s3.server import SECRET, Reset, Short, Status
 from stages import without_beam
 from sweep import SWEEP
 
@@ -87,6 +87,9 @@ def test_a_conversion_killed_at_any_moment_goes_on(
         time.sleep(moments.uniform(0, 1.5))
         process.kill()
         process.wait()
+        bucket = s3_bucket.removeprefix("s3://")
+        for name in s3_server.objects(bucket):  # a killed conversion leaves its job, too
+            assert SECRET.encode() not in s3_server.read(bucket, name), name
     with without_beam():
         imagenet_to_gcs.main(flags(raw, f"{s3_bucket}/out"))
     assert shard_digests(f"{s3_bucket}/out") == expected

@@ -256,7 +256,9 @@ def _lines(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "bad records", f"{report['bad_records']:,} left out"
     yield "checkpoints", _checkpoints(report)
     workdir = shlex.quote(report["workdir"])
-    yield "curves", f"tensorboard --logdir {workdir}"
+    # which reads buckets by TensorFlow, and that only gs://
+    fetch = f"aws s3 sync {workdir}/train curves && " if workdir.startswith("s3://") else ""
+    yield "curves", f"{fetch}tensorboard --logdir {'curves' if fetch else workdir}"
     yield "all numbers", f"{join(report['workdir'], TRAIN)}/{METRICS}"
     if report["step"]:
         yield "its records", f"{program('trainer.commands.seen')} {workdir} --step {report['step']}"
