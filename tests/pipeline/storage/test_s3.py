@@ -75,7 +75,7 @@ def test_a_creation_and_an_update_whose_answers_were_lost_succeeded(
         ("read", Status(403), r"cannot read s3://.*/x: permission denied \(403, AccessDenied\)\. The account needs"),
         ("read", Status(400), r"no valid credentials \(ExpiredToken\)\. Set AWS_ACCESS_KEY_ID"),
         ("read", Status(301), r"the bucket is in another region\. Set AWS_REGION to its own"),
-        ("read", Status(503), r"status 503, SlowDown \(4 attempts\): asked for$"),
+        ("read", Status(503), r"status 503, SlowDown \(4 attempts\): Please reduce your request rate\.$"),
         ("read", Reset(), r"the service does not answer \(4 attempts\): "),
         ("stat", Status(403), r"cannot find s3://.*/x: permission denied \(403\)"),
         ("list", Status(500), r"cannot list s3://.*/x: status 500, InternalError \(4 attempts\)"),
