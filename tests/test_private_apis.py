@@ -27,6 +27,7 @@ PRIVATE = {
         (f"{ORBAX_SPECS}:build_kvstore_tspec", "-> JsonSpec"),
         (f"{ORBAX_SPECS}:ArrayReadSpec", "= build_kvstore_tspec("),
         (f"{ORBAX_SPECS}:ArrayWriteSpec", "= build_kvstore_tspec("),
+        (f"{ORBAX_SPECS}:get_sharding_tensorstore_spec", "= build_kvstore_tspec("),
         ("orbax.checkpoint._src.serialization.ocdbt_utils:merge_ocdbt_per_process_files", "ts_utils.build_kvstore_tspec("),
     ],
     ("orbax-checkpoint", "trainer/checkpointing/orbax_paths.py"): [

@@ -6,10 +6,11 @@ Measured on the S3 driver of tensorstore 0.1.86:
   AWS_ENDPOINT_URL says.
 - It does not read AWS_PROFILE, and uses no profile that the spec does not name, not even "default":
   it asks 169.254.169.254 instead (unless AWS_EC2_METADATA_DISABLED is set), and then sends requests
-  without credentials. It asks Amazon for those of a role. So it gets what boto3 finds in files.
+  without credentials. So it gets what boto3 finds in files.
 - A conditional write is a HEAD and a PUT without condition, so it does not decide between two
   writers. Orbax has one writer for each object.
-- An upload is one PUT. Orbax limits objects to 400 MiB and one part of an array.
+- An upload is one PUT. Orbax begins another object after 400 MiB, and cuts parts of arrays at 2
+  GiB, so none is above the 5 GB that S3 allows for it.
 - The variables http_proxy and no_proxy count, also for an endpoint on this machine."""
 
 import contextlib
@@ -104,8 +105,8 @@ def prepare_orbax(path: str) -> None:
     """Bounds Orbax's requests for arrays in buckets, and makes it use kvstore() for those that it
     would take for files.
 
-    Raises OptionError if this Orbax makes its specs elsewhere. If it only keeps its contexts
-    elsewhere (a test would report both), it still works, but retries for longer."""
+    Raises OptionError if this Orbax makes its specs elsewhere: it would write to a directory "s3:".
+    If it only keeps its contexts elsewhere (a test would report both), it retries for longer."""
     scheme = path.partition("://")[0]
     try:
         from orbax.checkpoint._src.serialization import tensorstore_utils as orbax
@@ -115,7 +116,12 @@ def prepare_orbax(path: str) -> None:
                 context.update(bounds())
         if not hasattr(orbax.build_kvstore_tspec, "__wrapped__"):
             orbax.build_kvstore_tspec = _for_all_buckets(orbax.build_kvstore_tspec)
-    except (ImportError, AttributeError) as error:
+        array = orbax.ArrayReadSpec(path, "name", use_zarr3=False, use_ocdbt=True).json
+        sharding = orbax.get_sharding_tensorstore_spec(path, "name")
+        drivers = {array["kvstore"]["base"]["driver"], sharding["kvstore"]["driver"]}
+        if "file" in drivers:
+            raise ValueError(f"its drivers are {drivers}")
+    except (ImportError, AttributeError, KeyError, TypeError, ValueError) as error:
         if scheme != "gs":  # which Orbax knows
             raise OptionError(
                 f"{path}: infeed cannot make orbax-checkpoint {version_of('orbax-checkpoint')} "

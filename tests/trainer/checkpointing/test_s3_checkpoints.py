@@ -207,10 +207,18 @@ def test_orbax_is_told_once_and_names_objects_of_s3_like_those_of_gs(clear_servi
     assert disk == {"driver": "file", "path": "/dir"}
 
 
+@pytest.mark.parametrize("how", ["under another name", "without the function that we replace"])
 def test_an_orbax_that_makes_its_specs_elsewhere_is_refused_before_anything_is_written(
-    s3_config, s3_server, dense_task, vector_input, monkeypatch, tmp_path
+    how, s3_config, s3_server, dense_task, vector_input, monkeypatch, tmp_path
 ):
-    monkeypatch.delattr(tensorstore_utils, "build_kvstore_tspec")
+    if how == "under another name":
+        monkeypatch.delattr(tensorstore_utils, "build_kvstore_tspec")
+    else:
+        build = tensorstore_utils.build_kvstore_tspec
+        monkeypatch.setattr(
+            tensorstore_utils, "build_kvstore_tspec", getattr(build, "__wrapped__", build)
+        )
+        monkeypatch.setattr(tensorstore_specs, "_for_all_buckets", lambda build: build)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
         OptionError, match=r"s3://.*: infeed cannot make orbax-checkpoint .* write to s3://"
