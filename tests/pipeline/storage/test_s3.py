@@ -30,6 +30,7 @@ def storage(s3_bucket, monkeypatch):
         "RETRIES",
         {"max_retries": 3, "retry_timeout": timedelta(seconds=20), "backoff": QUICK},
     )
+    monkeypatch.setattr(s3_client, "WAIT_SECONDS", 0.01)
     monkeypatch.setattr(s3_client, "CLIENT", {"read_timeout": "1s", "timeout": "20s"})
     return open_storage(s3_bucket)
 

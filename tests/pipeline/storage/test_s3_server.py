@@ -14,6 +14,8 @@ from fake_s3.server import Reset, Short, Stall, Status, start
 from obstore import exceptions as failed
 from obstore.store import S3Store
 
+pytestmark = pytest.mark.slow
+
 DATA = os.urandom(10_000)
 
 
