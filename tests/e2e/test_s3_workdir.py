@@ -32,6 +32,29 @@ tensorstore_specs.RETRIES |= {"initial_delay": "10ms", "max_delay": "100ms"}
 runpy.run_module("line_worker", run_name="__main__")
 """
 STEPS, EVERY = 400, 20
+SAVES_A_PART = """
+import sys
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from trainer.checkpointing.manager import CheckpointManager, Saved
+from trainer.config import TrainerConfig
+from trainer.task import TrainState, Variables
+workdir, port, index, count = sys.argv[1].removeprefix("--workdir="), *sys.argv[2:]
+if count != "1":
+    jax.distributed.initialize(f"127.0.0.1:{port}", int(count), int(index))
+mesh = Mesh(np.array(jax.devices()), ("model",))
+w = np.random.default_rng(0).standard_normal((256, 64)).astype(np.float32)
+def put(numbers, *split):
+    return jax.make_array_from_callback(numbers.shape, NamedSharding(mesh, P(*split)), lambda at: numbers[at])
+state = TrainState(put(np.int32(1)), Variables({"w": put(w, "model")}), (), put(np.zeros(2, np.uint32)))
+with CheckpointManager(TrainerConfig(workdir=workdir, global_batch_size=1)) as checkpoints:
+    if count != "1":
+        checkpoints.save(Saved(1, state, {}, {}))
+        checkpoints.settle(wait=True)
+    restored = checkpoints.restore(1, state).state.variables.params["w"]
+for part in restored.addressable_shards:
+    np.testing.assert_array_equal(part.data, w[part.index])
+"""
 
 
 @pytest.fixture
@@ -42,9 +65,9 @@ def start_run(s3_server, fork_server, tmp_path):
     env |= {"PYTHONPATH": f"{HERE.parents[1]}{os.pathsep}{HERE}", "JAX_PLATFORMS": "cpu"}
     started = []
 
-    def start(workdir, *flags):
-        command = ["-c", PROGRAM, f"--workdir={workdir}", *flags]
-        started.append(fork_server.start(command, tmp_path / f"printed-{len(started)}", env))
+    def start(workdir, *flags, program=PROGRAM, **more):
+        command = ["-c", program, f"--workdir={workdir}", *flags]
+        started.append(fork_server.start(command, tmp_path / f"printed-{len(started)}", env | more))
         return started[-1]
 
     yield start
@@ -157,6 +180,38 @@ def test_two_processes_share_a_work_directory_and_publish_only_what_both_have_wr
     assert "resuming from the checkpoint of step 20" in finish(again[0])
     finish(again[1])
     assert arrays(workdir).keys() == {20, 40}
+
+
+def test_the_parts_of_an_array_that_two_processes_wrote_are_merged_for_any_number_of_devices(
+    s3_bucket, s3_server, start_run, free_port
+):
+    workdir = f"{s3_bucket}/run"
+    parts = [
+        start_run(workdir, str(free_port), str(i), "2", program=SAVES_A_PART) for i in range(2)
+    ]
+    for process in parts:
+        finish(process)
+    for index in range(2):
+        row = rf"^PUT .*/1/state/ocdbt.process_{index}/d/"
+        assert s3_server.requests(row)
+    flags = "--xla_force_host_platform_device_count=4"
+    finish(start_run(workdir, "0", "0", "1", program=SAVES_A_PART, XLA_FLAGS=flags))
+    assert arrays(workdir).keys() == {1}
+
+
+def test_a_run_in_a_bucket_that_is_part_of_the_host_name_has_the_bits_of_a_run_on_a_disk(
+    s3_bucket, s3_server, start_run, tmp_path
+):
+    straight, workdir = start_run(tmp_path / "run"), f"{s3_bucket}/run"
+    # A proxy needs no address for the name.
+    port = s3_server.url.rpartition(":")[2]
+    there = {"AWS_ENDPOINT_URL": f"http://s3.test:{port}", "http_proxy": s3_server.url}
+    there |= {"AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true", "NO_PROXY": "", "no_proxy": ""}
+    finish(start_run(workdir, **there))
+    finish(straight)
+    hosts = {request["host"] for request in s3_server.requests("/run/")}
+    assert hosts == {f"{s3_bucket.removeprefix('s3://')}.s3.test"}
+    assert arrays(workdir) == arrays(str(tmp_path / "run"))
 
 
 @pytest.mark.skipif(not shutil.which("strace"), reason="there is no strace")
