@@ -28,6 +28,7 @@ TRIES = 6
 WAIT_SECONDS = 1.0  # at most before the second try, twice that before the third, ...
 _METADATA = "169.254.169.254"  # where the client looks for a role if it has no credentials
 T = TypeVar("T")
+_known = set[str]()  # buckets that are there
 _FORKED = (
     "s3:// was used before this process was forked, and its client cannot be shared. Start workers "
     'by "spawn" or "forkserver" (in PyTorch: DataLoader(multiprocessing_context="spawn")).'
@@ -63,25 +64,28 @@ def service() -> Service:
     endpoint = env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL")
     region = env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION")
     virtual = env.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "").lower() in ("1", "true")
-    if not _has_files():
-        return Service(endpoint and endpoint.rstrip("/"), region, virtual)
-    try:
+    stated = Service(endpoint and endpoint.rstrip("/"), region, virtual)
+    enough = "AWS_ACCESS_KEY_ID" in env or "AWS_SKIP_SIGNATURE" in env
+    if enough and not _has_files():
+        return stated
+    try:  # which finds a role, too: without it, tensorstore writes of each place that has none
         import boto3
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ImportError as error:
-        if "AWS_ACCESS_KEY_ID" in env and "AWS_PROFILE" not in env:
-            return Service(endpoint and endpoint.rstrip("/"), region, virtual)
+        if enough or not _has_files():
+            return stated
         raise StorageError(
             "s3://: AWS_PROFILE and the files in ~/.aws need boto3 (pip install boto3); or set "
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
         ) from error
     session = boto3.Session()
-    client = session.client("s3", region_name=region or session.region_name or "us-east-1")
+    region = region or session.region_name
+    client = session.client("s3", region_name=region or "us-east-1")
     found = client.meta.endpoint_url
     style = (client.meta.config.s3 or {}).get("addressing_style")
     return Service(
         None if re.match(r"https://(s3[.-].*)?amazonaws\.com", found) else found.rstrip("/"),
-        client.meta.region_name,
+        region,
         virtual or style == "virtual",
         Boto3CredentialProvider(session) if session.get_credentials() else None,
     )
@@ -209,9 +213,12 @@ def _found(pattern: str, text: str) -> str:
 
 
 def _has_bucket(path: str) -> bool:
-    """Called when an object is missing, because a HEAD does not say what is."""
-    try:
-        next(iter(obstore.list(store_of(parts(path)[0]), chunk_size=1)), None)
-    except failed.BaseError as error:
-        return "NoSuchBucket" not in str(error)  # else unknown; the user asked for the object
+    """Called when an object is missing, because a HEAD does not say what is. Asks once."""
+    bucket, _ = parts(path)
+    if bucket not in _known:
+        try:
+            next(iter(obstore.list(store_of(bucket), chunk_size=1)), None)
+        except failed.BaseError as error:
+            return "NoSuchBucket" not in str(error)  # else unknown; the user asked for the object
+        _known.add(bucket)
     return True
