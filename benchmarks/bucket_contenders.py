@@ -1,0 +1,183 @@
+"""One contender of bench_buckets, in a process of its own: reads a bucket of the slow server once, says what that took.
+
+    python -m benchmarks.bucket_contenders NAME BUCKET STREAMS
+
+AWS_ENDPOINT_URL says where the bucket is. The last line is JSON, as in reading_contenders; the clock starts after the
+imports, so that opening the dataset counts. Peers get a worker for each stream, because a worker of theirs downloads
+one file at a time, and an empty cache."""
+
+import functools
+import json
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from http.client import HTTPConnection
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+from xml.etree import ElementTree
+
+from benchmarks.reading_contenders import BATCH, Run, infeed, measured, training_order
+
+__all__ = ["CONTENDERS", "Contender"]
+
+RANGE_BYTES = 4 * 1024**2
+XML = "{http://s3.amazonaws.com/doc/2006-03-01/}"
+
+
+class Contender(NamedTuple):
+    """The format it reads, what it imports, and how to make ready: (bucket, streams) -> what is measured."""
+
+    format: str
+    imports: str
+    prepare: Callable[[str, int], Run]
+
+
+def ours(bucket: str, _: int, order: Callable[[Any], Iterator[Any]]) -> Run:
+    """What an Input reads, with blocks of neighbouring records as in large data."""
+    return infeed(f"s3://{bucket}", order)
+
+
+def large(records: Any) -> Iterator[Any]:
+    """The training order of data too large for memory: blocks of 1 MB, each read once.
+
+    The windows are smaller than by default (2 of 32 blocks per stream), as the data is, so that
+    they fit in what is read ahead. With the default, that is up to 3 GiB, more than all of this."""
+    from pipeline.orders.shuffle import default_block_records
+
+    block = default_block_records(records.info.num_bytes / records.num_records, 10**9)
+    return training_order(records, block, 2 * block)
+
+
+def evaluation(records: Any) -> Iterator[Any]:
+    """The order of the data."""
+    import numpy as np
+
+    return (
+        np.arange(begin, begin + BATCH)
+        for begin in range(0, records.num_records - BATCH + 1, BATCH)
+    )
+
+
+def bare(bucket: str, streams: int) -> Run:
+    """The limit: as many threads as streams, each with a connection, ranges of 4 MiB, nothing checked or kept."""
+
+    def connect() -> HTTPConnection:
+        return HTTPConnection(urlsplit(os.environ["AWS_ENDPOINT_URL"]).netloc)
+
+    def get(connection: HTTPConnection, path: str, size: int, headers: dict[str, str]) -> bytes:
+        connection.request("GET", f"/{bucket}{path}", headers=headers)
+        data = connection.getresponse().read()
+        if size not in (0, len(data)):
+            raise SystemExit("a short response")
+        return data
+
+    def run() -> Iterator[int]:
+        listed = ElementTree.fromstring(get(connect(), "?list-type=2", 0, {}))
+        sizes = {
+            each.findtext(f"{XML}Key", ""): int(each.findtext(f"{XML}Size", ""))
+            for each in listed.iter(f"{XML}Contents")
+        }
+        ranges = [
+            (f"/{key}", begin, min(begin + RANGE_BYTES, size))
+            for key, size in sizes.items()
+            for begin in range(0, size, RANGE_BYTES)
+        ]
+
+        def work() -> None:
+            connection = connect()
+            while ranges:
+                try:
+                    path, begin, end = ranges.pop()
+                except IndexError:
+                    return
+                get(connection, path, end - begin, {"Range": f"bytes={begin}-{end - 1}"})
+
+        threads = [threading.Thread(target=work) for _ in range(streams)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        yield 0
+
+    return run
+
+
+def mosaic(bucket: str, streams: int) -> Run:
+    """Its default shuffle, py1e, over one node."""
+    import torch.utils.data
+    from streaming import StreamingDataset
+
+    os.environ["S3_ENDPOINT_URL"] = os.environ["AWS_ENDPOINT_URL"]
+
+    def run() -> Iterator[int]:
+        dataset = StreamingDataset(
+            remote=f"s3://{bucket}",
+            local=f"{tempfile.mkdtemp()}/cache",
+            shuffle=True,
+            batch_size=BATCH,
+            num_canonical_nodes=1,
+        )
+        # Its workers are forked, and would share the connection that has read index.json: over http://, one then
+        # sometimes stores the response of another as its shard (seen in 3 of 6 runs).
+        for stream in dataset.streams:
+            stream._downloader.clean_up()
+        loader = torch.utils.data.DataLoader(
+            dataset, batch_size=BATCH, num_workers=streams, collate_fn=list, drop_last=True
+        )
+        for batch in loader:
+            yield len(batch)
+
+    return run
+
+
+def copied(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Samples that can be sent to another process: litData's bytes are memoryviews."""
+    return [{**sample, "image": bytes(sample["image"])} for sample in samples]
+
+
+def litdata(bucket: str, streams: int) -> Run:
+    """Shuffled."""
+    from litdata import StreamingDataLoader, StreamingDataset
+    from litdata.streaming import downloader
+
+    # Its client, which is obstore as ours, otherwise refuses http://.
+    downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True
+
+    def run() -> Iterator[int]:
+        dataset = StreamingDataset(
+            f"s3://{bucket}",
+            cache_dir=tempfile.mkdtemp(),
+            shuffle=True,
+            drop_last=True,
+            max_cache_size="4GB",
+            storage_options={"endpoint_url": os.environ["AWS_ENDPOINT_URL"]},
+        )
+        loader = StreamingDataLoader(
+            dataset, batch_size=BATCH, num_workers=streams, collate_fn=copied, drop_last=True
+        )
+        for batch in loader:
+            yield len(batch)
+
+    return run
+
+
+CONTENDERS = {
+    "bare": Contender("tfrecord", "http", bare),
+    "ours, training order": Contender("tfrecord", "obstore", functools.partial(ours, order=large)),
+    "ours, evaluation": Contender("tfrecord", "obstore", functools.partial(ours, order=evaluation)),
+    "MosaicML streaming": Contender("mds", "streaming", mosaic),
+    "litData": Contender("litdata", "litdata", litdata),
+}
+
+
+def main() -> None:
+    """Runs one contender."""
+    name, bucket, streams = sys.argv[1:]
+    print(json.dumps(measured(CONTENDERS[name].prepare(bucket, int(streams)))), flush=True)
+    os._exit(0)  # some peers wait long for their threads
+
+
+if __name__ == "__main__":
+    main()
