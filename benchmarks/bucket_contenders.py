@@ -60,45 +60,63 @@ def evaluation(records: Any) -> Iterator[Any]:
     )
 
 
+def listed(bucket: str) -> list[tuple[str, int, int]]:
+    """(key, begin, end) of ranges that cover all objects."""
+    connection = HTTPConnection(urlsplit(os.environ["AWS_ENDPOINT_URL"]).netloc)
+    connection.request("GET", f"/{bucket}?list-type=2")
+    found = ElementTree.fromstring(connection.getresponse().read())
+    sizes = {
+        each.findtext(f"{XML}Key", ""): int(each.findtext(f"{XML}Size", ""))
+        for each in found.iter(f"{XML}Contents")
+    }
+    return [
+        (key, begin, min(begin + RANGE_BYTES, size))
+        for key, size in sizes.items()
+        for begin in range(0, size, RANGE_BYTES)
+    ]
+
+
 def bare(bucket: str, streams: int) -> Run:
     """The limit: as many threads as streams, each with a connection, ranges of 4 MiB, nothing checked or kept."""
 
-    def connect() -> HTTPConnection:
-        return HTTPConnection(urlsplit(os.environ["AWS_ENDPOINT_URL"]).netloc)
-
-    def get(connection: HTTPConnection, path: str, size: int, headers: dict[str, str]) -> bytes:
-        connection.request("GET", f"/{bucket}{path}", headers=headers)
-        data = connection.getresponse().read()
-        if size not in (0, len(data)):
-            raise SystemExit("a short response")
-        return data
-
     def run() -> Iterator[int]:
-        listed = ElementTree.fromstring(get(connect(), "?list-type=2", 0, {}))
-        sizes = {
-            each.findtext(f"{XML}Key", ""): int(each.findtext(f"{XML}Size", ""))
-            for each in listed.iter(f"{XML}Contents")
-        }
-        ranges = [
-            (f"/{key}", begin, min(begin + RANGE_BYTES, size))
-            for key, size in sizes.items()
-            for begin in range(0, size, RANGE_BYTES)
-        ]
+        ranges = listed(bucket)
 
         def work() -> None:
-            connection = connect()
+            connection = HTTPConnection(urlsplit(os.environ["AWS_ENDPOINT_URL"]).netloc)
             while ranges:
                 try:
-                    path, begin, end = ranges.pop()
+                    key, begin, end = ranges.pop()
                 except IndexError:
                     return
-                get(connection, path, end - begin, {"Range": f"bytes={begin}-{end - 1}"})
+                headers = {"Range": f"bytes={begin}-{end - 1}"}
+                connection.request("GET", f"/{bucket}/{key}", headers=headers)
+                if len(connection.getresponse().read()) != end - begin:
+                    raise SystemExit("a short response")
 
         threads = [threading.Thread(target=work) for _ in range(streams)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
+        yield 0
+
+    return run
+
+
+def ranges_of(bucket: str, _: int, scheme: str) -> Run:
+    """The same ranges by a Storage, in order, nothing checked or kept."""
+    from pipeline.storage.schemes import open_storage
+
+    os.environ["STORAGE_EMULATOR_HOST"] = os.environ["AWS_ENDPOINT_URL"]
+    storage = open_storage(f"{scheme}://{bucket}")
+
+    def run() -> Iterator[int]:
+        places = (
+            (f"{scheme}://{bucket}/{key}", begin, end - begin) for key, begin, end in listed(bucket)
+        )
+        for _data in storage.read_ranges(places):
+            pass
         yield 0
 
     return run
@@ -167,6 +185,8 @@ CONTENDERS = {
     "bare": Contender("tfrecord", "http", bare),
     "ours, training order": Contender("tfrecord", "obstore", functools.partial(ours, order=large)),
     "ours, evaluation": Contender("tfrecord", "obstore", functools.partial(ours, order=evaluation)),
+    "ranges, s3": Contender("tfrecord", "obstore", functools.partial(ranges_of, scheme="s3")),
+    "ranges, gs": Contender("tfrecord", "obstore", functools.partial(ranges_of, scheme="gs")),
     "MosaicML streaming": Contender("mds", "streaming", mosaic),
     "litData": Contender("litdata", "litdata", litdata),
 }

@@ -4,7 +4,7 @@
 
 Each response takes latency_ms to its first byte, then arrives at rate_mb a second. At most `streams` responses are under
 way, latency included; other requests wait for their turn in the order of their arrival. Path-style GET with Range, HEAD
-and ListObjectsV2; signatures are ignored. Prints its port. GET /_count returns, as JSON, since the last such request: the
+and ListObjectsV2, and the GET of Google's JSON API; signatures are ignored. Prints its port. GET /_count returns, as JSON, since the last such request: the
 requests for objects and their bytes, and the CPU seconds of this process. Standard library only."""
 
 import argparse
@@ -107,6 +107,8 @@ class Handler(socketserver.StreamRequestHandler):
         if path == "/_count":
             self.send(200, self.server.counts())
             return
+        if google := re.fullmatch(r"/download/storage/v1/b/([^/]+)/o/(.+)", path):
+            path = f"/{google[1]}/{google[2]}"
         bucket, _, key = path.lstrip("/").partition("/")
         with self.server.turns:
             begin = time.perf_counter()
