@@ -1,7 +1,7 @@
 """Reading shuffled records from a bucket whose streams are slow: ours, and others that shuffle, against the limit.
 
     python -m benchmarks.bench_buckets [--streams 4] [--records 5500] [--rounds 3] [--peer_python ...] [--data DIR]
-        [--only NAME,...]
+        [--only 'NAME;...']
 
 benchmarks.slow_bucket serves the records, from a process of its own: 30 ms to the first byte, 40 MB/s a stream, `streams`
 responses at a time. Each contender reads all records in a process of its own, in turn, round by round. Prints medians,
