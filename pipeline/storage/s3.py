@@ -16,10 +16,11 @@ from obstore import exceptions as failed
 
 from pipeline.errors import StorageError
 from pipeline.storage.objects import MissingError, ObjectStorage
-from pipeline.storage.s3_client import TRIES, call, parts, retries, store_of
+from pipeline.storage.s3_client import call, parts, retries, store_of
 from pipeline.storage.storage import Listing, Sink, Stat, past_end
 
 PIECE_BYTES = 8 * 1024**2  # of an upload; four are on their way
+_CONFLICTS = 10
 _DIRECTORY = ".directory"  # the object that marks an empty one: names must not end in a slash
 
 
@@ -32,7 +33,7 @@ class S3Storage(ObjectStorage):
         return call(path, "find", lambda: _stat(obstore.head(store, key)))
 
     def exists(self, path: str) -> bool:
-        store, key = _place(path.rstrip("/"))
+        store, key = _directory(path)
         if key and not path.endswith("/"):
             with contextlib.suppress(MissingError):
                 self.stat(path)
@@ -55,11 +56,12 @@ class S3Storage(ObjectStorage):
             return bytes(obstore.get_range(store, key, start=offset, length=size))
 
         try:
-            data = call(path, "read", read, tries=1 if left and left.is_set() else TRIES)
+            data = call(path, "read", read, left=left)
         except MissingError:
             raise
         except StorageError:  # one that begins past the end has an error status
-            self._check_end(path, offset, size)
+            if not (left and left.is_set()):
+                self._check_end(path, offset, size)
             raise
         if len(data) != size:
             self._check_end(path, offset, size)
@@ -76,7 +78,8 @@ class S3Storage(ObjectStorage):
         """See Storage. Small files take one request, large ones an upload in pieces of 8 MiB. What
         a killed one leaves is not visible; a rule of the bucket should remove it."""
         store, key = _place(path)
-        writer = obstore.open_writer(store, key, buffer_size=PIECE_BYTES, max_concurrency=4)
+        options: Any = {"buffer_size": PIECE_BYTES, "max_concurrency": 4}
+        writer = call(path, "write", lambda: obstore.open_writer(store, key, **options))
         upload = _Upload(path, writer)
         try:
             yield upload
@@ -104,8 +107,8 @@ class S3Storage(ObjectStorage):
 
     def replaced(self, path: str, version: Any, data: bytes) -> bool:
         """False if the object has another ETag by now."""
-        _check_conditions(path)
         store, key = _place(path)
+        _check_conditions(path)
         mode: Any = {"e_tag": version} if version else "create"
         tried = []
 
@@ -113,16 +116,23 @@ class S3Storage(ObjectStorage):
             tried.append(path)
             obstore.put(store, key, data, mode=mode, use_multipart=False)
 
-        try:
-            call(path, "write" if version else "create", put)
-        except (failed.AlreadyExistsError, failed.PreconditionError) as error:
-            # An earlier attempt, whose response was lost, may have succeeded.
-            again = len(tried) > 1 or retries(error) > 0
-            return again and self.current(path)[1] == data
-        return True
+        for _ in range(_CONFLICTS):
+            try:
+                call(path, "write" if version else "create", put)
+                return True
+            except (failed.AlreadyExistsError, failed.PreconditionError) as error:
+                there = None
+                # With 409, several wrote at once, and perhaps none of them succeeded.
+                if len(tried) > 1 or retries(error) or "409 Conflict" in str(error):
+                    _, there = self.current(path)
+                    # An earlier attempt, whose response was lost, may have succeeded.
+                    if there is None and version is None:
+                        continue
+                return there == data
+        raise StorageError(f"cannot create {path}: others do at the same time. Run it again.")
 
     def entries(self, directory: str) -> tuple[Listing, Sequence[str]]:
-        store, key = _place(directory.rstrip("/"))
+        store, key = _directory(directory)
         listed = call(directory, "list", lambda: obstore.list_with_delimiter(store, key or None))
         names = [found["path"][len(key) :].lstrip("/") for found in listed["objects"]]
         files = zip(names, map(_stat, listed["objects"]), strict=True)
@@ -152,9 +162,17 @@ class _Upload:
 
 
 def _place(path: str) -> tuple[Any, str]:
-    """(client, key)."""
+    """(client, key) of an object."""
     bucket, key = parts(path)
+    if not key:
+        raise StorageError(f"{path} is a bucket. Give a name in it: s3://{bucket}/dir/name.")
     return store_of(bucket), f"{key}{_DIRECTORY}" if key.endswith("/") else key
+
+
+def _directory(path: str) -> tuple[Any, str]:
+    """(client, key without a slash at its end); a bucket has an empty one."""
+    bucket, key = parts(path)
+    return store_of(bucket), key.rstrip("/")
 
 
 def _stat(found: Any) -> Stat:

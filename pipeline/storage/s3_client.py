@@ -8,6 +8,7 @@ import functools
 import os
 import random
 import re
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -62,6 +63,11 @@ def service() -> Service:
     """That of this process. Raises StorageError for files that only boto3 can read."""
     env = os.environ
     endpoint = env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL")
+    endpoint = endpoint or env.get("AWS_ENDPOINT")  # which the client reads by itself
+    if endpoint and not re.match(r"https?://[^/]", endpoint):
+        raise StorageError(
+            f"AWS_ENDPOINT_URL={endpoint!r} must be like https://host or http://host:port."
+        )
     region = env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION")
     virtual = env.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "").lower() in ("1", "true")
     stated = Service(endpoint and endpoint.rstrip("/"), region, virtual)
@@ -70,6 +76,7 @@ def service() -> Service:
         return stated
     try:  # which finds a role, too: without it, tensorstore writes of each place that has none
         import boto3
+        from botocore.exceptions import BotoCoreError
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ImportError as error:
         if enough or not _has_files():
@@ -78,17 +85,18 @@ def service() -> Service:
             "s3://: AWS_PROFILE and the files in ~/.aws need boto3 (pip install boto3); or set "
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
         ) from error
-    session = boto3.Session()
-    region = region or session.region_name
-    client = session.client("s3", region_name=region or "us-east-1")
-    found = client.meta.endpoint_url
+    try:
+        session = boto3.Session()
+        region = region or session.region_name
+        client = session.client("s3", region_name=region or "us-east-1")
+        provider = Boto3CredentialProvider(session) if session.get_credentials() else None
+    except (BotoCoreError, ValueError) as error:
+        raise StorageError(f"s3://: {error}. See AWS_PROFILE and the files in ~/.aws.") from error
     style = (client.meta.config.s3 or {}).get("addressing_style")
-    return Service(
-        None if re.match(r"https://(s3[.-].*)?amazonaws\.com", found) else found.rstrip("/"),
-        region,
-        virtual or style == "virtual",
-        Boto3CredentialProvider(session) if session.get_credentials() else None,
-    )
+    found = stated.endpoint or client.meta.endpoint_url.rstrip("/")
+    if not stated.endpoint and re.match(r"https://(s3[.-].*)?amazonaws\.com", found):
+        found = None  # the client makes it from the region, too
+    return Service(found, region, virtual or style == "virtual", provider)
 
 
 def _has_files() -> bool:
@@ -123,10 +131,15 @@ def _store(bucket: str) -> S3Store:
 
 
 def store_of(bucket: str) -> S3Store:
-    """This process's client for a bucket. Raises StorageError in a process that was forked."""
+    """This process's client for a bucket. Raises StorageError in a process that was forked, and for
+    settings that make no client."""
     if _pid() != os.getpid():
         raise StorageError(_FORKED)
-    return _store(bucket)
+    try:
+        return _store(bucket)
+    except (failed.BaseError, ValueError) as error:
+        told = str(error).splitlines()[0]
+        raise StorageError(f"s3://{bucket}: {told}. See the variables AWS_*.") from error
 
 
 @functools.cache
@@ -146,9 +159,16 @@ def parts(path: str) -> tuple[str, str]:
     return bucket, key
 
 
-def call(path: str, action: str, function: Callable[[], T], *, tries: int = TRIES) -> T:
+def call(
+    path: str,
+    action: str,
+    function: Callable[[], T],
+    *,
+    tries: int = TRIES,
+    left: threading.Event | None = None,
+) -> T:
     """The result of `function`, called again where an answer was lost and the client itself does
-    not ask again, as for listings and conditional writes.
+    not ask again, as for listings and conditional writes. left: see ranges.Read.
 
     Raises MissingError or a StorageError that names path, status and attempts, or the client's
     AlreadyExistsError or PreconditionError."""
@@ -159,9 +179,10 @@ def call(path: str, action: str, function: Callable[[], T], *, tries: int = TRIE
                 return function()
             except (failed.AlreadyExistsError, failed.PreconditionError, StorageError):
                 raise
-            except (failed.BaseError, FileNotFoundError, ValueError) as error:
+            except (failed.BaseError, OSError, ValueError) as error:
                 failures.append(error)
-                if len(failures) >= tries or not _is_lost(error):
+                final = len(failures) >= tries or (left and left.is_set())
+                if final or not _is_lost(error):
                     raise _named(path, action, error, len(failures)) from error
             time.sleep(random.SystemRandom().uniform(0, WAIT_SECONDS * len(failures)))
 
@@ -173,7 +194,7 @@ def retries(error: Exception) -> int:
 
 def _is_lost(error: Exception) -> bool:
     text = str(error)
-    return isinstance(error, failed.GenericError) and not (
+    return isinstance(error, failed.GenericError | OSError) and not (
         retries(error) or re.search(f"status code:|redirect|builder error|{_METADATA}", text)
     )
 
@@ -183,17 +204,18 @@ def _named(path: str, action: str, error: Exception, attempts: int) -> StorageEr
     text = str(error).split("\n\nDebug source", 1)[0]
     code = _found(r"<Code>(\w+)</Code>", text)
     status = _found(r"status code: (\d+)", text)
-    if code == "NoSuchBucket" or (isinstance(error, FileNotFoundError) and not _has_bucket(path)):
+    if code == "NoSuchBucket" or (status == "404" and not _has_bucket(path)):
         return MissingError(f"{what}bucket {parts(path)[0]!r} does not exist (404).")
-    if isinstance(error, FileNotFoundError):
+    if status == "404":
         return MissingError(f"{what}there is no such object (404).")
     if isinstance(error, ValueError | failed.InvalidPathError):
         return StorageError(
-            f"{what}{text.splitlines()[0]}. Names in s3:// have no empty part, '.' or '..'."
+            f"{what}{text.splitlines()[0]}. Names in s3:// have no empty part, '.' or '..'; rename "
+            "what has one."
         )
     if _METADATA in text or _OF_CREDENTIALS.search(code):
         return StorageError(f"{what}no valid credentials ({code or status}). {_NO_CREDENTIALS}")
-    if isinstance(error, failed.PermissionDeniedError | failed.UnauthenticatedError):
+    if status in ("401", "403"):
         return StorageError(
             f"{what}permission denied ({status}{code and f', {code}'}). The account needs to list, "
             "read, write and delete in this bucket."

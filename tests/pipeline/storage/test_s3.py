@@ -16,6 +16,7 @@ from pipeline.storage.objects import MissingError
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import write_file
 
+FIPS = "https://s3-fips.us-gov-west-1.amazonaws.com"
 QUICK = {
     "init_backoff": timedelta(milliseconds=5),
     "max_backoff": timedelta(milliseconds=20),
@@ -92,6 +93,105 @@ def test_a_failure_that_stays_is_one_line_that_names_the_object(
         getattr(storage, action)(f"{s3_bucket}/x")
     assert "\n" not in str(caught.value)
     assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        (Status(403), r"cannot write s3://.*/x: permission denied \(403, AccessDenied\)"),
+        (Status(400), r"no valid credentials \(ExpiredToken\)"),
+        (Status(301), r"the bucket is in another region"),
+        (Status(503), r"status 503, SlowDown \(4 attempts\)"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("size", [10, 9_000_000], ids=["small", "large"])
+def test_a_failed_upload_is_one_line_and_leaves_nothing(
+    storage, s3_bucket, s3_server, fault, text, size
+):
+    # of a large one, the request that completes it
+    s3_server.fail("PUT .*/x$" if size == 10 else "POST .*/x.uploadId", fault, times=None)
+    with pytest.raises(StorageError, match=text) as caught:
+        write_file(storage, f"{s3_bucket}/x", bytes(size))
+    assert "\n" not in str(caught.value)
+    assert storage.entries(s3_bucket) == ({}, [])
+
+
+def test_a_bucket_is_no_object(storage, s3_bucket, s3_server):
+    for action in (storage.read, storage.stat, storage.delete, storage.open):
+        for place in (s3_bucket, f"{s3_bucket}/"):
+            with pytest.raises(StorageError, match="is a bucket. Give a name in it"):
+                action(place)
+    with pytest.raises(StorageError, match="is a bucket"):
+        write_file(storage, "s3://new-bucket", b"x")
+    assert storage.entries(s3_bucket) == ({}, [])
+    assert not s3_server.requests("^(PUT|DELETE)")
+
+
+def test_of_creators_that_collide_one_succeeds(storage, known, s3_server):
+    s3_server.fail("PUT .*/claim", Status(409))
+    assert storage.create(f"{known}/claim", b"mine")
+    s3_server.fail("PUT .*/claim", Status(409))
+    assert not storage.create(f"{known}/claim", b"yours")
+    s3_server.fail("PUT .*/claim", Status(409))
+    storage.update(f"{known}/claim", lambda there: there + b" still")
+    assert storage.read(f"{known}/claim") == b"mine still"
+
+
+def test_nothing_is_asked_twice_without_need(storage, known, s3_server):
+    s3_server.reset()
+    storage.update(f"{known}/known", lambda there: there)
+    for _ in range(3):
+        assert not storage.exists(f"{known}/missing/file")
+    kinds = [request["line"].split()[0] for request in s3_server.requests()]
+    assert kinds.count("PUT") == 0
+    assert len(kinds) <= 1 + 3 * 2 + 1  # a file, a directory; and the bucket once
+
+
+@pytest.mark.parametrize(
+    ("env", "text"),
+    [
+        ({"AWS_ENDPOINT_URL": "localhost:9"}, r"AWS_ENDPOINT_URL='localhost:9' must be like"),
+        ({"AWS_SECRET_ACCESS_KEY": None}, r"s3://\S+: .*Secret.*See the variables AWS_"),
+        ({"AWS_PROFILE": "typo"}, r"profile \(typo\) could not be found.* See AWS_PROFILE"),
+    ],
+    ids=str,
+)
+def test_wrong_settings_are_one_line(storage, s3_bucket, monkeypatch, forget_s3, env, text):
+    for name, value in env.items():
+        monkeypatch.delenv(name) if value is None else monkeypatch.setenv(name, value)
+    forget_s3()
+    with pytest.raises(StorageError, match=text) as caught:
+        storage.read(f"{s3_bucket}/x")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("env", "endpoint"),
+    [
+        ({"AWS_ENDPOINT_URL": "https://host/"}, "https://host"),
+        ({"AWS_ENDPOINT": "https://host"}, "https://host"),
+        ({"AWS_ENDPOINT_URL_S3": FIPS}, FIPS),
+        ({}, None),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("files", [False, True], ids=["variables", "files"])
+def test_an_endpoint_that_is_stated_is_the_only_one(
+    storage, monkeypatch, forget_s3, tmp_path, env, endpoint, files
+):
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    if files:
+        (tmp_path / "config").write_text("[default]\nregion = eu-north-1\n")
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    forget_s3()
+    assert s3_client.service().endpoint == endpoint
+    of_dots, plain = (s3_client.store_of(name).config for name in ("with.dots", "plain"))
+    assert of_dots.get("endpoint") == plain.get("endpoint") == endpoint
+    virtual = [str(config["virtual_hosted_style_request"]) for config in (of_dots, plain)]
+    assert virtual == ["false", "false" if endpoint else "true"]
 
 
 def test_a_bucket_that_does_not_exist_is_named(storage, s3_bucket):
