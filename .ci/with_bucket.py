@@ -1,7 +1,7 @@
-"""Runs a command that finds a new bucket in the tests' GCS server, as an unmodified program finds
-one of Google's.
+"""Runs a command that finds a new bucket in the tests' GCS or S3 server, as an unmodified program
+finds one of Google's or Amazon's.
 
-PYTHONPATH=tests/servers python .ci/with_bucket.py BUCKET COMMAND..."""
+PYTHONPATH=tests/servers python .ci/with_bucket.py gs|s3 BUCKET COMMAND..."""
 
 import os
 import subprocess
@@ -9,11 +9,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from fake_gcs.server import start
+import fake_gcs.server
+import fake_s3.server
+
+SERVERS = {"gs": fake_gcs.server.start, "s3": fake_s3.server.start}
 
 if __name__ == "__main__":
-    bucket, *command = sys.argv[1:]
-    with tempfile.TemporaryDirectory() as directory, start(Path(directory)) as server:
+    scheme, bucket, *command = sys.argv[1:]
+    with tempfile.TemporaryDirectory() as directory, SERVERS[scheme](Path(directory)) as server:
         server.make_bucket(bucket)
         status = subprocess.run(command, env=os.environ | server.env, check=False).returncode
     sys.exit(status)

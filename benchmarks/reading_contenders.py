@@ -16,9 +16,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-__all__ = ["CONTENDERS", "Contender"]
+__all__ = ["BATCH", "CONTENDERS", "Contender", "Run", "infeed", "measured", "training_order"]
 
 BATCH, AHEAD_BYTES = 256, 256 * 10**6
 Run = Callable[[], Iterator[int]]  # yields how many records each batch has
@@ -35,23 +35,31 @@ class Contender(NamedTuple):
     )
 
 
-def infeed(directory: Path) -> Run:
+def training_order(
+    records: Any, block_records: int | None = None, window_records: int | None = None
+) -> Iterator[Any]:
+    """The numbers of the records of each batch of an epoch. Sizes are by default those of a training run."""
+    from pipeline.orders.shuffle import default_block_records
+    from tests.making.usual_order import usual_order
+
+    mean = records.info.num_bytes / records.num_records
+    block = block_records or default_block_records(mean, records.num_records)
+    order = usual_order(
+        records.num_records, BATCH, block_records=block, window_records=window_records
+    )
+    positions = (order.advance(order.start, step) for step in range(order.steps_per_epoch))
+    return (order.rows(position, [range(BATCH)]).record_ids for position in positions)
+
+
+def infeed(directory: Path | str, order: Callable[[Any], Iterator[Any]] = training_order) -> Run:
     """What an Input reads, in the same two threads, without its decoding: bytes, each proven against the index."""
     from pipeline.background import Background
-    from pipeline.orders.shuffle import default_block_records
     from pipeline.sources.open_dataset import open_dataset
     from pipeline.sources.records import intact, weighed
-    from tests.making.usual_order import usual_order
 
     def run() -> Iterator[int]:
         records = open_dataset(str(directory), "train")
-        block = default_block_records(
-            records.info.num_bytes / records.num_records, records.num_records
-        )
-        order = usual_order(records.num_records, BATCH, block_records=block)
-        positions = (order.advance(order.start, step) for step in range(order.steps_per_epoch))
-        groups = (order.rows(position, [range(BATCH)]).record_ids for position in positions)
-        reading = records.read(weighed(records, groups), AHEAD_BYTES)
+        reading = records.read(weighed(records, order(records)), AHEAD_BYTES)
         batches = ([intact(record)[0] for record in batch] for batch in reading)
         for batch in Background(
             batches,
@@ -208,19 +216,23 @@ def peak_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def main() -> None:
-    """Runs one contender."""
-    run = CONTENDERS[sys.argv[1]].prepare(Path(sys.argv[2]))
+def measured(run: Run) -> dict[str, float]:
+    """Runs it, and returns what it took."""
     bare, begun, before = peak_mib(), time.perf_counter(), cpu_seconds()
     records = sum(run())
     wall, after = time.perf_counter() - begun, cpu_seconds()
-    found = {
+    return {
         "records": records,
         "wall": wall,
         "user": after[0] - before[0],
         "kernel": after[1] - before[1],
+        "peak": peak_mib() - bare,
     }
-    print(json.dumps(found | {"peak": peak_mib() - bare}), flush=True)
+
+
+def main() -> None:
+    """Runs one contender."""
+    print(json.dumps(measured(CONTENDERS[sys.argv[1]].prepare(Path(sys.argv[2])))), flush=True)
     os._exit(0)  # some peers wait long for their threads
 
 

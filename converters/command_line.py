@@ -60,7 +60,7 @@ def conversion_parser(
         dest="output",
         required=True,
         metavar="DIR",
-        help="directory for the shards: local, or gs://bucket/dir",
+        help="directory for the shards: local or in a bucket (gs:// or s3://)",
     )
     known = f" subset of {', '.join(splits)}" if splits else ""
     parser.add_argument("--splits", help=f"comma-separated{known} (default: all that are found)")

@@ -274,7 +274,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     content = content.add_mutually_exclusive_group()
     content.add_argument(
-        "--image-column", help="column of image paths: relative to the table, absolute, or gs://"
+        "--image-column",
+        help="column of image paths: relative to the table, absolute, or in a bucket",
     )
     content.add_argument("--text-column", help="column of texts")
     targets = parser.add_argument_group(

@@ -126,7 +126,7 @@ def train_dataset(
         same one for any number of hosts and after any resume. "mask": set `_mask` to 0.0 in its
         row. The log and DatasetInput.quarantine list these records.
     max_bad_records: how many a host may leave out before a BadRecordsError.
-    quarantine_file: a path or gs:// that also lists them; hosts and runs add to one file.
+    quarantine_file: a path that also lists them; hosts and runs add to one file.
     start_step: number of batches before the first one that is delivered. The trainer resumes by
         itself.
 

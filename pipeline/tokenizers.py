@@ -146,7 +146,7 @@ class TextFields:
 
 
 def read_text_info(directory: str) -> TextInfo:
-    """How the text in a dataset directory, local or on gs://, became tokens. Raises OptionError
+    """How the text in a dataset directory, local or in a bucket, became tokens. Raises OptionError
     without a text.json."""
     storage = open_storage(directory)
     path = join(directory, TEXT_FILE)

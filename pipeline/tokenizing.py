@@ -87,7 +87,7 @@ def utf8_ends(text: str) -> np.ndarray:
 
 @dataclass(frozen=True)
 class HuggingFaceTokenizer:
-    """The tokenizer in the file `path`, local or on gs://. digest: of the file, which is checked
+    """The tokenizer in the file `path`, local or in a bucket. digest: of the file, which is checked
     when it is loaded.
 
     name, start, end: see Tokenizer. Special tokens that occur as text in a document are encoded

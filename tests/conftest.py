@@ -16,6 +16,7 @@ from pathlib import Path
 import fork_server as forks
 import pytest
 from fake_gcs.server import start
+from fake_s3.server import start as start_s3
 from program_cache import compile_all_alike, keep_programs, shared_cache
 from raw_data.folders import RawImageFolder
 from raw_data.imagenet import RawImagenet
@@ -275,6 +276,38 @@ def open_bucket(gcs_server):
             _forget_client()
 
     return opened
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory):
+    """A real S3 server that can fail; one for all tests. Child processes reach it by its `env`."""
+    with start_s3(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture
+def forget_s3():
+    """Has the next client made anew, from the environment."""
+    from pipeline.storage import s3_client
+
+    def forget():
+        for cached in (s3_client.service, s3_client._store):
+            cached.cache_clear()
+
+    return forget
+
+
+@pytest.fixture
+def s3_bucket(s3_server, request, monkeypatch, forget_s3):
+    """ "s3://name" of a new bucket of the test's own, which clients in this process reach, too."""
+    name = f"bucket-{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:12]}"
+    s3_server.make_bucket(name)
+    for variable, value in s3_server.env.items():
+        monkeypatch.setenv(variable, value)
+    forget_s3()
+    yield f"s3://{name}"
+    s3_server.reset()
+    forget_s3()
 
 
 @pytest.fixture

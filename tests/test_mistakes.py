@@ -46,7 +46,7 @@ COMMAND_LINES = {
     f"convert imagenet --raw-data-dir=empty {OUT}": r"needs ILSVRC2012_img_train\.tar .* It has: nothing",
     f"convert imagenet --raw-data-dir=file {OUT}": r"file is a file\. Give a directory",
     f"convert images --raw-data-dir=gs:/bucket/raw {OUT}": r"Did you mean gs://bucket/raw\?",
-    f"convert images --raw-data-dir=s3://bucket/raw {OUT}": r"s3:// is not supported\. Allowed: .* gs://",
+    f"convert images --raw-data-dir=az://bucket/raw {OUT}": r"az:// is not supported\. Allowed: .* gs://",
     f"convert images --raw-data-dir=flat {OUT}": r"Put the images of each class into a folder",
     FOLDERS: r"If these are the class folders, give --validation-fraction",
     "convert images --raw-data-dir=classes --output=classes/shards --validation-fraction=0": r"outside the raw data",

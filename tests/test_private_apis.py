@@ -13,6 +13,7 @@ import pytest
 JAX = "jax._src.distributed:"
 JAXLIB = "jaxlib._jax:"
 ORBAX = "orbax.checkpoint:"
+ORBAX_SPECS = "orbax.checkpoint._src.serialization.tensorstore_utils"
 DATAFLOW = "apache_beam.runners.dataflow.internal.apiclient:DataflowApplicationClient"
 STORE = [f"key_value_{name}" for name in ("set", "try_get", "dir_get")]
 # Library and our module -> names, some with a text that their source contains.
@@ -20,9 +21,16 @@ PRIVATE = {
     ("Python", "trainer/hosts/exits.py"): ["atexit:_run_exitfuncs", "threading:_shutdown"],
     ("jax", "trainer/hosts/exchange.py"): [f"{JAX}global_state"],
     ("jaxlib", "trainer/hosts/exchange.py"): [f"{JAXLIB}DistributedRuntimeClient.{name}" for name in STORE],
+    ("orbax-checkpoint", "trainer/checkpointing/tensorstore_specs.py"): [
+        f"{ORBAX_SPECS}:_BASE_TS_CONTEXT",
+        f"{ORBAX_SPECS}:_DEFAULT_OCDBT_TS_CONTEXT",
+        (f"{ORBAX_SPECS}:build_kvstore_tspec", "-> JsonSpec"),
+        (f"{ORBAX_SPECS}:ArrayReadSpec", "= build_kvstore_tspec("),
+        (f"{ORBAX_SPECS}:ArrayWriteSpec", "= build_kvstore_tspec("),
+        (f"{ORBAX_SPECS}:get_sharding_tensorstore_spec", "= build_kvstore_tspec("),
+        ("orbax.checkpoint._src.serialization.ocdbt_utils:merge_ocdbt_per_process_files", "ts_utils.build_kvstore_tspec("),
+    ],
     ("orbax-checkpoint", "trainer/checkpointing/orbax_paths.py"): [
-        "orbax.checkpoint._src.serialization.tensorstore_utils:_BASE_TS_CONTEXT",
-        "orbax.checkpoint._src.serialization.tensorstore_utils:_DEFAULT_OCDBT_TS_CONTEXT",
         f"{ORBAX}path.atomicity.CommitFileTemporaryPath.finalize",
         f"{ORBAX}path.atomicity.AtomicRenameTemporaryPath.finalize",
     ],

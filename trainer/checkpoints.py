@@ -1,6 +1,6 @@
 """infeed checkpoints DIR: lists the checkpoints of a work directory, their arrays and values.
 
-DIR may be on a disk or gs://. Needs neither jax nor a device. In Python: latest_checkpoint,
+DIR may be on a disk or in a bucket. Needs neither jax nor a device. In Python: latest_checkpoint,
 get_variable_names and get_variable_value."""
 
 if __name__ == "__main__":
@@ -42,7 +42,7 @@ def get_variable_names(
     """The names of the model's arrays in a checkpoint: parameters, such as "params/dense/kernel",
     and statistics.
 
-    checkpoint_path: a work directory, local or gs://, or one checkpoint in it,
+    checkpoint_path: a work directory, local, or in a bucket, or one checkpoint in it,
     <workdir>/checkpoints/<step>. step: which checkpoint of a work directory to read; default: the
     newest. all_arrays: also those of the optimizer and the averages, with complete names:
     "variables/params/dense/kernel". Raises CheckpointError for a checkpoint that is missing or
@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Runs the command. Raises InfeedError."""
     parser = Parser("trainer.checkpoints", __doc__, EXAMPLES, ("trainer",))
     parser.add_argument(
-        "directory", metavar="DIR", help="a work directory, local or gs://bucket/dir"
+        "directory", metavar="DIR", help="a work directory, local or in a bucket (gs:// or s3://)"
     )
     parser.add_argument("--tree", action="store_true", help="list the arrays of one checkpoint")
     parser.add_argument(

@@ -17,6 +17,7 @@ from tyro.conf import Fixed
 from pipeline.checks import check_choice, check_number, check_positive_int, did_you_mean
 from pipeline.console.fields import shows_fields
 from pipeline.errors import OptionError
+from pipeline.storage.schemes import BUCKETS, PLACES
 
 __all__ = [
     "LoopMode",
@@ -44,9 +45,9 @@ T = TypeVar("T")
 TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)")
 SECONDS = {"s": 1, "m": 60, "h": 3600}
 STEPS_PER_LOOP = 100
-# Any scheme but gs://, and gs:/, into which pathlib turns it and which would name a local
+# Any scheme that no storage has, and gs:/, into which pathlib turns it and which would name a local
 # directory.
-OTHER_PLACE = re.compile(r"(?!gs://[^/])[a-z][a-z0-9+.-]+:/")
+OTHER_PLACE = re.compile(rf"(?!({'|'.join(BUCKETS)})://[^/])[a-z][a-z0-9+.-]+:/")
 LOCAL_PLACE = re.compile(r"(?![a-z][a-z0-9+.-]+:/).")
 
 
@@ -108,7 +109,7 @@ class TrainerConfig:
     """How to train; the Task defines what to train."""
 
     workdir: str
-    """Directory for checkpoints and events; may be gs://bucket/dir. A run that finds a checkpoint
+    """Directory for checkpoints and events; may be in a bucket. A run that finds a checkpoint
     there resumes from it. One training run owns it at a time; a second one is refused."""
     global_batch_size: int
     """Records per training step, over all devices of all hosts."""
@@ -232,8 +233,8 @@ class TrainerConfig:
             raise OptionError("workdir is empty. Give the directory for checkpoints and events.")
         if OTHER_PLACE.match(str(self.workdir)):
             raise OptionError(
-                f"workdir={self.workdir!r} is neither a local directory nor in a bucket. Give a "
-                "path on a local disk, or gs://bucket/dir."
+                f"workdir={self.workdir!r} is neither a local directory nor in a bucket. Give "
+                f"{PLACES}."
             )
         self._check_times()
         self._check_batch_axis()
@@ -380,7 +381,7 @@ class Export:
     """What becomes a SavedModel, and where: a field of a recipe, whose fields become flags."""
 
     export_path: str | None = None
-    """Where exports are published, each in a directory named by the time; may be gs://... Default:
+    """Where exports are published, in directories named by the time; may be in a bucket. Default:
     <workdir>/export. If given, a training run also exports its model when it ends.
     --checkpoint-path exports another checkpoint."""
     export_tolerance: float = 1e-5

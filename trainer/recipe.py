@@ -77,7 +77,7 @@ class Recipe(ABC):
     """Evaluate with three kinds of padding after the last record; an error unless the metrics are
     bit-identical."""
     report: str | None = None
-    """Write a page about the evaluation to this file, such as report.html; may be gs://... It shows
+    """Write a page about the evaluation to this file, such as report.html, or in a bucket. It shows
     metrics and their proof, mistakes by class, and the worst records. With --mode train, the page
     is about the evaluation at the end."""
     warm_start: WarmStart = field(default_factory=WarmStart)

@@ -271,7 +271,7 @@ class Trainer:
         tolerance: the largest difference from what `predict` returns, as a share of the largest
             value; at least 0.02 where TensorFlow decodes images.
         keep: how many exports to keep in `path`; default: all.
-        assets_extra: name -> path, local or gs://, of files to copy into the export's directory
+        assets_extra: name -> path, also in a bucket, of files to copy into the export's directory
             assets.extra.
 
         Raises ExportError, before anything is published; and whatever predict raises."""

@@ -41,9 +41,9 @@ def check_options(args: Namespace, options: Any) -> None:
     locations = {name: getattr(google, name) for name in ("temp_location", "staging_location")}
     for flag, path in {"output": args.output, **locations}.items():
         if path and not re.match("gs://[^/]", path):
+            lack = "have no access to s3" if path.startswith("s3:") else "share no disk"
             raise OptionError(
-                f"--{flag}={path}: the workers of --runner=dataflow share no disk. Give "
-                "gs://bucket/dir."
+                f"--{flag}={path}: the workers of --runner=dataflow {lack}. Give gs://bucket/dir."
             )
     for package in options.view_as(SetupOptions).extra_packages or ():
         _check_package(package)
@@ -94,8 +94,9 @@ def _check_package(package: str) -> None:
 def check_places(job: ConversionJob) -> None:
     """Raises OptionError for raw data that workers cannot read."""
     for path in (*(source.uri for source in job.sources), *job.converter.worker_files):
-        if not is_remote(path):
+        if not path.startswith("gs://"):
+            where = "in another cloud" if is_remote(path) else "on this machine"
             raise OptionError(
-                f"{path} is on this machine, where no worker of --runner=dataflow can read it. "
-                "Copy the raw data to a bucket (gcloud storage cp -r) and give gs://bucket/dir."
+                f"{path} is {where}, where no worker of --runner=dataflow can read it. Copy the "
+                "raw data to a bucket (gcloud storage cp -r) and give gs://bucket/dir."
             )

@@ -175,7 +175,7 @@ def receipts_of(plan: SplitPlan, num_shards: int) -> Iterator[Receipt | None]:
     """The receipt of each shard of the split, in order; None where it is missing or damaged.
     num_shards: how many the split has.
 
-    Makes one listing and reads ahead of the caller: on gs://, one request after the other would
+    Makes one listing and reads ahead of the caller: in a bucket, one request after the other would
     take minutes."""
     job = plan.job
     listed = job.output.list(job.path("_shards"))

@@ -218,7 +218,7 @@ class SplitPlan:
         """32 hex digits that change with any raw file's checksum (on a disk, its stamp); None if no
         file has either.
 
-        Not part of `digest`: the same data gives the same manifest from a disk and from gs://."""
+        Not part of `digest`: the same data gives the same manifest from a disk and a bucket."""
         return f"{self.total.raw_digest:032x}" if self.total.raw_digest else None
 
     def assign(self, bucket: int, values: Iterable[Any]) -> Iterator[tuple[int, Rows]]:

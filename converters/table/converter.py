@@ -36,13 +36,13 @@ _ROWS_PER_BATCH = 4096
 _BYTES_AROUND_VALUE = 11  # tags and lengths of a feature, without key and value
 # https://cloud.google.com/storage/docs/objects#naming; a bucket fails on other names, as if it
 # could not be reached
-_OBJECT = re.compile(r"gs://[a-z0-9][a-z0-9._-]+[a-z0-9]/(?!\.{1,2}$)([^\r\n]+)")
+_OBJECT = re.compile(r"(?:gs|s3)://[a-z0-9][a-z0-9._-]+[a-z0-9]/(?!\.{1,2}$)([^\r\n]+)")
 _MAX_OBJECT_NAME_BYTES = 1024
 
 
 @dataclass(frozen=True)
 class ImageTableConverter:
-    """The converter of paths of images, absolute, relative to the table, or on gs://.
+    """The converter of paths of images, absolute, relative to the table, or in a bucket.
 
     Keys are the paths as written in the table, so they depend neither on the order of rows and
     tables nor on where the data is stored. An image listed twice is a duplicate, because it may
@@ -83,7 +83,7 @@ class ImageTableConverter:
         }
 
     def scan(self, storage: Storage, source: Source) -> Iterator[References]:
-        """See Converter. A source is a table. On gs:// this makes one request per image, 32 at
+        """See Converter. A source is a table. In a bucket this makes one request per image, 32 at
         once."""
         del storage
         rows_of_split = (

@@ -2,7 +2,7 @@
 records.
 
 Reads the manifest and the records: a sample of them if a split is large or has no labels, or all
-with --all. Works on a disk or gs://; needs neither TensorFlow nor Beam."""
+with --all. Works on a disk or in a bucket; needs neither TensorFlow nor Beam."""
 
 if __name__ == "__main__":
     from pipeline.console.interrupts import ctrl_c_exits

@@ -2,8 +2,8 @@
 
 Reads every byte, then writes _index/<split>.npy and manifest.json to the files' directory; the
 files stay as they are. Run it again for other splits, or after files have changed. If any file is
-damaged, it writes nothing and exits with 1. Works on a disk or gs://; needs neither TensorFlow nor
-Beam."""
+damaged, it writes nothing and exits with 1. Works on a disk or in a bucket; needs neither
+TensorFlow nor Beam."""
 
 if __name__ == "__main__":
     from pipeline.console.interrupts import ctrl_c_exits

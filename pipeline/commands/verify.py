@@ -1,7 +1,7 @@
 """infeed verify DIR: reads every byte of a converted dataset and lists everything that is damaged.
 
 Exit code 0 if everything is intact, 1 if anything is damaged, 2 if there is nothing to verify.
-Works on a disk or gs://; needs neither TensorFlow nor Beam."""
+Works on a disk or in a bucket; needs neither TensorFlow nor Beam."""
 
 if __name__ == "__main__":
     from pipeline.console.interrupts import ctrl_c_exits
@@ -236,7 +236,8 @@ def repairs(
     every = itertools.chain(*problems.values(), sidecars)
     strays = [problem.where for problem in every if problem.cause == "stray"]
     if strays:
-        remove = "gcloud storage rm" if strays[0].startswith("gs://") else "rm"
+        scheme, _, _ = strays[0].rpartition("://")
+        remove = {"gs": "gcloud storage rm", "s3": "aws s3 rm"}.get(scheme, "rm")
         yield f"To remove files that are not in the manifest: {remove} {shlex.join(strays)}"
     if _have(sidecars, "sidecar"):
         command = f"infeed verify {shlex.quote(manifest.directory)} --write-sidecars"

@@ -34,7 +34,7 @@ class Quarantine(Sequence[BadRecord]):
     """The distinct bad records that a host has met so far, by number, and its budget of them.
     Threads may share it.
 
-    on_error: what to do about them. quarantine_file: a path or gs:// that also lists them, as
+    on_error: what to do about them. quarantine_file: a path that also lists them, as
     sorted JSON lines; hosts and runs add to one file."""
 
     def __init__(

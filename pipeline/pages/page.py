@@ -38,7 +38,7 @@ def page_html(template: Path, facts: dict[str, Any]) -> str:
 
 
 def write_page(path: str, html: str) -> int:
-    """Writes the page to a path on a disk or gs:// and returns its size in bytes.
+    """Writes the page to a path on a disk or in a bucket and returns its size in bytes.
 
     The file appears complete or not at all. Raises StorageError."""
     data = html.encode("utf-8", "backslashreplace")

@@ -42,7 +42,7 @@ def open_dataset(
     """The records of one dataset, or of several concatenated, after checking that all files are
     there.
 
-    data: a directory, on a disk or gs://, with a converted or indexed dataset, a dataset prepared
+    data: a directory, also in a bucket, with a converted or indexed dataset, a dataset prepared
     by TFDS, or TFRecord files whose names contain their splits; a TFRecord file or a pattern
     ("data/*.tfrecord.gz"); with `format`, which states how files are split into records, a file, a
     pattern or a directory that contains only such files; a dict of arrays with the same number of

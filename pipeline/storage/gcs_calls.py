@@ -9,8 +9,7 @@ import contextlib
 import functools
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import google.auth
@@ -26,17 +25,16 @@ from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 from requests.adapters import HTTPAdapter
 
 from pipeline.errors import StorageError
-from pipeline.logs import logger
+from pipeline.storage.objects import MissingError
+from pipeline.storage.waiting import first_line, waiting
 
 TIMEOUT_SECONDS = (10.0, 30.0)  # to connect, and between two pieces of a response
 RETRY_SECONDS = 120.0  # per call, with all its attempts
 # before the second attempt, and at most; doubles each time, times a random factor
 WAIT_SECONDS = (0.5, 16.0)
 RETRIED = frozenset({408, 429, 500, 502, 503, 504})
-SILENT_SECONDS = (3.0, 15.0)  # until the first log line of a call, and between two of a process
 CONNECTIONS = 64  # size of the pool; more threads would wait for each other
 
-log = logger("pipeline.storage")  # Python shows its warnings even if nobody has configured logging
 T = TypeVar("T")
 
 
@@ -46,10 +44,6 @@ class ShortBody(Exception):  # noqa: N818
 
 # The connection failed, was closed or timed out.
 LOST = (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError, ShortBody)
-
-
-class MissingError(StorageError):
-    """There is no such object."""
 
 
 def credentials() -> Any:
@@ -110,40 +104,6 @@ def retrying(tried: Callable[[Exception], Any], left: threading.Event | None = N
     )
 
 
-@contextlib.contextmanager
-def waiting(what: str, failures: Sequence[Exception] = ()) -> Iterator[None]:
-    """Logs a warning if the block takes long. what: the words after "trying to". failures: so far;
-    may grow."""
-    waits = _waits()
-    wait = (time.monotonic(), what, failures)
-    waits[id(wait)] = wait
-    try:
-        yield
-    finally:
-        del waits[id(wait)]
-
-
-@functools.cache
-def _waits() -> dict[int, tuple[float, str, Sequence[Exception]]]:
-    """Those of this process, oldest first; a thread watches them."""
-    waits = dict[int, tuple[float, str, Sequence[Exception]]]()
-
-    def watch() -> None:
-        while True:
-            time.sleep(0.25)
-            for began, what, failures in list(waits.values())[:1]:
-                if (seconds := time.monotonic() - began) > SILENT_SECONDS[0]:
-                    why = _first_line(failures[-1]) if failures else "no answer yet"
-                    log.warning("still trying to %s after %.0f s: %s", what, seconds, why)
-                    time.sleep(SILENT_SECONDS[1])
-
-    threading.Thread(target=watch, name="bucket-waits", daemon=True).start()
-    return waits
-
-
-os.register_at_fork(after_in_child=_waits.cache_clear)
-
-
 def call(
     path: str, action: str, function: Callable[[], T], left: threading.Event | None = None
 ) -> T:
@@ -187,11 +147,11 @@ def named(path: str, action: str, error: Exception, attempts: int) -> StorageErr
     if status == 403:
         return StorageError(
             f"{what}permission denied, or a quota is used up (403). The account needs the role "
-            f"Storage Object User on the bucket. Response: {_first_line(cause)}"
+            f"Storage Object User on the bucket. Response: {first_line(cause)}"
         )
     return StorageError(
         f"{what}{f'status {status}' if status else type(cause).__name__}{tried}: "
-        f"{_first_line(cause)}"
+        f"{first_line(cause)}"
     )
 
 
@@ -227,12 +187,3 @@ def status_of(error: BaseException) -> int | None:
     if isinstance(error, InvalidResponse):
         return error.response.status_code
     return int(error.code) if isinstance(error, api.GoogleAPICallError) and error.code else None
-
-
-def _first_line(error: BaseException) -> str:
-    """The start of an error's text. Libraries wrap errors of connections, often twice, behind a
-    long URL."""
-    while error.args and isinstance(error.args[0], BaseException):
-        error = error.args[0]
-    text = str(getattr(error, "reason", "") or error).strip()
-    return (text or type(error).__name__).split("\n", 1)[0][:300]

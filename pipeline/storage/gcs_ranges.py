@@ -1,18 +1,12 @@
-"""Ranged reads of objects for GcsStorage: concurrent, in order, each with exactly the requested
-length.
+"""Ranged reads of objects for GcsStorage, each with exactly the requested length.
 
-Requests run ahead of the reader, with bounds on their number and bytes. Each is one GET, directly
-from a connection pool. A shard is read with thousands of them: through the client library and
-requests, each takes 0.7 ms more of CPU, twice the cost of the GET itself: 7.3 s instead of 4.8 s
-for 1.6 GB in ranges of 0.7 MB. Credentials are the client's; proxies and certificates are those
-that requests finds in the environment."""
+Each is one GET, directly from a connection pool. A shard is read with thousands of them: through
+the client library and requests, each takes 0.7 ms more of CPU, twice the cost of the GET itself:
+7.3 s instead of 4.8 s for 1.6 GB in ranges of 0.7 MB. Credentials are the client's; proxies and
+certificates are those that requests finds in the environment."""
 
 import functools
-import queue
 import threading
-from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import Future
 from typing import Any
 from urllib.parse import quote
 
@@ -32,55 +26,9 @@ from pipeline.storage.gcs_calls import (
     client,
     credentials,
 )
-from pipeline.storage.storage import Ranges, past_end
+from pipeline.storage.storage import past_end
 
-REQUESTS_AHEAD = 64
-BYTES_AHEAD = 64 * 1024**2
 _SHOWN_BYTES = 300  # of the response to a failed request
-
-_Task = tuple[Future[bytes], str, int, int]
-
-
-def read_ranges(ranges: Ranges) -> Iterator[bytes]:
-    """The bytes of each (path, offset, size), in order."""
-    ahead = deque[tuple[Future[bytes], int]]()
-    tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
-    held = 0
-    threads = 0
-    left = threading.Event()
-    try:
-        for path, offset, size in ranges:
-            while ahead and (len(ahead) >= REQUESTS_AHEAD or held + size > BYTES_AHEAD):
-                future, done = ahead.popleft()
-                yield future.result()
-                held -= done
-            if threads == len(ahead):
-                # Not an executor: the process would wait for its threads at exit, and one may hang
-                # in a request.
-                threading.Thread(
-                    target=_work, args=(tasks, left), name="infeed-gcs", daemon=True
-                ).start()
-                threads += 1
-            ahead.append((future := Future(), size))
-            tasks.put((future, path, offset, size))
-            held += size
-        while ahead:
-            yield ahead.popleft()[0].result()
-    finally:
-        left.set()  # running requests are not retried
-        for _ in range(threads):
-            tasks.put(None)
-
-
-def _work(tasks: "queue.SimpleQueue[_Task | None]", left: threading.Event) -> None:
-    while task := tasks.get():
-        future, path, offset, size = task
-        if left.is_set():
-            continue
-        try:
-            future.set_result(read_range(path, offset, size, left))
-        except BaseException as error:
-            future.set_exception(error)
 
 
 def read_range(path: str, offset: int, size: int, left: threading.Event | None = None) -> bytes:

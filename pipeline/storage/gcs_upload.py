@@ -14,6 +14,7 @@ import google_crc32c
 from pipeline.errors import StorageError
 from pipeline.storage import gcs_calls
 from pipeline.storage.gcs_ranges import find_blob
+from pipeline.storage.waiting import waiting
 
 PIECE_BYTES = 8 * 1024**2
 
@@ -115,7 +116,7 @@ class Upload:
         """Sends a piece. False if the bucket's object has another generation or may not be
         replaced."""
         try:
-            with gcs_calls.waiting(f"write {self._path}", self._failures):
+            with waiting(f"write {self._path}", self._failures):
                 send()
         except Exception as error:
             if gcs_calls.status_of(error) == 412:  # the client has two exceptions for it

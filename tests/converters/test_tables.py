@@ -136,7 +136,7 @@ def test_in_a_bucket_a_path_goes_up_as_on_a_disk_and_what_is_missing_is_listed(b
         "../b.jpg",
         "none.jpg",
         "/a.jpg",
-        "s3://a/b",
+        "az://a/b",
     ]
     gcs_server.write(bucket.removeprefix("gs://"), "raw/a.jpg", b"12345")
     gcs_server.write(
@@ -152,7 +152,7 @@ def test_in_a_bucket_a_path_goes_up_as_on_a_disk_and_what_is_missing_is_listed(b
         "line 6: no file '../b.jpg' can be found",
         "line 7: no file 'none.jpg' can be found",
         f"line 8: '/a.jpg' {elsewhere}",
-        f"line 9: 's3://a/b' {elsewhere}",
+        f"line 9: 'az://a/b' {elsewhere}",
     ]
 
 

@@ -11,7 +11,7 @@ from fake_gcs.server import Reset, Short, Status
 from converters import imagenet_to_gcs
 from pipeline.storage import gcs_calls
 from trainer.__main__ import main
-from trainer.checkpointing import orbax_paths
+from trainer.checkpointing import tensorstore_specs
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +24,7 @@ def _quick_retries():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gcs_calls, "WAIT_SECONDS", (0.01, 0.1))
         waits = {"max_retries": 7, "initial_delay": "10ms", "max_delay": "100ms"}
-        patch.setattr(orbax_paths, "TENSORSTORE_RETRIES", waits)
+        patch.setattr(tensorstore_specs, "RETRIES", waits)
         yield
 
 

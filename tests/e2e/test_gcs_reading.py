@@ -47,7 +47,7 @@ def close(batches):
     """Closes batches and waits for the requests under way: the log would show them after a reset."""
     batches.close()
     for thread in threading.enumerate():
-        if thread.name == "infeed-gcs":
+        if thread.name == "infeed-bucket":
             thread.join(30)
             assert not thread.is_alive()
 

@@ -127,6 +127,8 @@ PLACES: Mapping[str, Proof] = {
     "pipeline/storage/local.py:LocalStorage.sweep": NAMED,
     "pipeline/storage/local.py:LocalStorage.update": PRIMITIVE,
     "pipeline/storage/local.py:_hidden_beside": PRIVATE,
+    "pipeline/storage/s3.py:S3Storage.delete": PRIMITIVE,
+    "pipeline/storage/s3.py:_check_conditions": PRIVATE,
     "pipeline/storage/storage.py:write_file": PRIMITIVE,
     "pipeline/commands/verify.py:write_dali_index.write": IN_OUR_FORMAT,
     "trainer/checkpointing/orbax_paths.py:BucketPath.rmtree": CHECKPOINT,

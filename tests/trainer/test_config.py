@@ -21,7 +21,7 @@ POSITIVE += " iterations_per_loop peak_tflops"
 @pytest.mark.parametrize(
     ("setting", "values"),
     [
-        ("workdir", ["", "s3://bucket/run", "gs:/bucket/run", "gs:///run"]),
+        ("workdir", ["", "az://bucket/run", "gs:/bucket/run", "gs:///run"]),
         *((name, [0]) for name in POSITIVE.split()),
         ("eval_batch_size", [1.5]),
         ("max_steps", [True]),

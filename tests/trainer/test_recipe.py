@@ -68,7 +68,7 @@ def checked(kind, **fields):
         (lambda: checked(Flowers), "Flowers has no records to use in place of split 'train' with --tiny. Give"),
         (lambda: checked(Counted, mode="predict", report="out.html"), "'out.html' with mode=predict: only train and evaluate write a page. Leave it out"),
         (lambda: checked(Counted, mode="evaluate", report="/"), "is a directory. Give the name of a file in it: .*/page.html"),
-        (lambda: checked(Counted, report="s3://bucket/out.html"), "storage s3:// is not supported"),
+        (lambda: checked(Counted, report="az://bucket/out.html"), "storage az:// is not supported"),
     ],
 )  # fmt: skip
 def test_a_mistake_in_a_recipe_made_in_python_is_one_error(call, text):

@@ -16,7 +16,8 @@ from pipeline.shards.typed_json import JsonFile, read_sealed
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, join
 from trainer.checkpointing.listing import check_files
-from trainer.checkpointing.orbax_paths import TENSORSTORE_RETRIES, bound_stalls, orbax_path, reason
+from trainer.checkpointing.orbax_paths import orbax_path, reason
+from trainer.checkpointing.tensorstore_specs import bounds, kvstore
 from trainer.reports.workdir import CONTENTS, ITEM_METADATA, STATE
 
 METADATA = "metadata"
@@ -157,11 +158,9 @@ def read_back(storage: Storage, directory: str, step: int) -> None:
 def _read(state: str, name: str) -> np.ndarray:
     import tensorstore  # takes 0.2 s, which listing does without
 
-    bound_stalls()
-    context = tensorstore.Context({"gcs_request_retries": TENSORSTORE_RETRIES})
+    context = tensorstore.Context(bounds())
     if is_remote(state):
-        bucket, _, path = state.partition("://")[2].partition("/")
-        base = {"driver": "gcs", "bucket": bucket, "path": f"{path}/"}
+        base = kvstore(f"{state}/")
     else:  # it refuses ".."
         base = {"driver": "file", "path": f"{Path(orbax_path(state)).resolve()}/"}
     store = {"driver": "ocdbt", "base": base}

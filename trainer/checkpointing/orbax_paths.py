@@ -1,14 +1,12 @@
 """The paths that Orbax writes to: fenced, so that only the owner of the work directory publishes,
 and in buckets.
 
-Orbax accesses gs:// in two ways: arrays through tensorstore, everything else through etils.epath.
-The latter would use TensorFlow (1.8 GB) if installed and gcsfs otherwise, each with its own waits,
-retries and errors. It gets paths of this class instead, so that these requests behave like all our
-others. The waits of its array store are bounded, and its errors become one line."""
+Orbax accesses buckets in two ways: arrays through tensorstore, everything else through etils.epath.
+The latter would use TensorFlow (1.8 GB) if installed and gcsfs or s3fs otherwise, each with its own
+waits, retries and errors. It gets paths of this class instead, so that these requests behave like
+all our others. The waits of its array store are bounded, and its errors become one line."""
 
-import contextlib
 import math
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -24,20 +22,11 @@ from pipeline.errors import CheckpointError, InfeedError, OptionError
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, advice_for, join, write_file
 from trainer.checkpointing.listing import checkpoints_directory, kinds
+from trainer.checkpointing.tensorstore_specs import prepare_orbax
 from trainer.config import TrainerConfig
 from trainer.reports.workdir import STEP_METADATA
 
 # ruff: noqa: D102 (the methods are those of epath.Path)
-
-
-# After 1, 2, 4, ... 32, 32 s: about two minutes, as for our own requests. Tensorstore's default,
-# 32, is 15 minutes.
-TENSORSTORE_RETRIES = {"max_retries": 7}
-# A transfer without progress for a minute counts as such a failure; tensorstore would wait forever.
-TENSORSTORE_STALL = {
-    "TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS": "60",
-    "TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES": "1",
-}
 
 
 def orbax_path(path: str) -> epath.Path:
@@ -51,24 +40,8 @@ def orbax_path(path: str) -> epath.Path:
         )
     if not remote:
         return place
-    bound_stalls()
-    # There is no variable or Orbax option for the retries. An Orbax that keeps its contexts
-    # elsewhere (a test would report it) still works; it retries for longer.
-    with contextlib.suppress(ImportError, AttributeError):
-        from orbax.checkpoint._src.serialization import tensorstore_utils
-
-        for context in (
-            tensorstore_utils._BASE_TS_CONTEXT,
-            tensorstore_utils._DEFAULT_OCDBT_TS_CONTEXT,
-        ):
-            context["gcs_request_retries"] = TENSORSTORE_RETRIES
+    prepare_orbax(path)
     return place
-
-
-def bound_stalls() -> None:
-    """Makes tensorstore fail a transfer without progress."""
-    for variable, value in TENSORSTORE_STALL.items():
-        os.environ.setdefault(variable, value)
 
 
 def fenced_path(workdir: str, fence: Callable[[], None]) -> type[Any]:

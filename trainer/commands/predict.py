@@ -3,9 +3,9 @@ converted.
 
 The recipe that trained in WORKDIR reads them as its evaluation reads converted records; it needs no
 data. FILES are images, tables (csv, tsv, jsonl, Parquet, Arrow) or folders of them; they and
-WORKDIR may be on a disk or gs://. A file that cannot be read is left out, which is said at the end,
-with exit code 1. A recipe that is not infeed's has to be given as --recipe: what a work directory
-names may be anyone's code."""
+WORKDIR may be on a disk or in a bucket. A file that cannot be read is left out, which is said at
+the end, with exit code 1. A recipe that is not infeed's has to be given as --recipe: what a work
+directory names may be anyone's code."""
 
 if __name__ == "__main__":
     from pipeline.console.interrupts import ctrl_c_exits
@@ -55,7 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "trainer.commands.predict", __doc__, EXAMPLES, ("trainer", "trainer.checkpoints")
     )
     parser.add_argument(
-        "workdir", metavar="WORKDIR", help="the work directory of a run, local or gs://bucket/dir"
+        "workdir",
+        metavar="WORKDIR",
+        help="the work directory of a run, local or in a bucket (gs:// or s3://)",
     )
     parser.add_argument(
         "files", metavar="FILES", nargs="+", help="images, tables, or folders of them"
@@ -71,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--json", action="store_true", help="print lines of JSON rather than a table"
     )
     parser.add_argument(
-        "--output", metavar="FILE", help="write lines of JSON to a file, local or gs://"
+        "--output", metavar="FILE", help="write lines of JSON to a file, local, or in a bucket"
     )
     args = parser.parse_args(argv)
     step = int(args.step) if (args.step or "").isdecimal() else args.step

@@ -182,7 +182,7 @@ def load(
 ) -> "LoadedModel":
     """The model that was trained in a work directory, on one device, ready to be called on arrays.
 
-    workdir: local or gs://.
+    workdir: local, or in a bucket.
     step: of the checkpoint; "best": that of keep_best; default: the newest.
     recipe: the recipe of the training, or its class, whose options are then those of the training;
         only infeed's own are found without, as what a work directory names may be anyone's code.

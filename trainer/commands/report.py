@@ -1,7 +1,8 @@
 """infeed report WORKDIR: how a run is doing, in about twenty lines: state, metrics, proof, speed.
 
-It only reads files, so it is safe while the training is running. WORKDIR may be on a disk or gs://.
-Curves over steps, and comparisons of runs, are TensorBoard's. Needs neither JAX nor TensorFlow."""
+It only reads files, so it is safe while the training is running. WORKDIR may be on a disk or in a
+bucket. Curves over steps, and comparisons of runs, are TensorBoard's. Needs neither JAX nor
+TensorFlow."""
 
 if __name__ == "__main__":
     from pipeline.console.interrupts import ctrl_c_exits
@@ -70,7 +71,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         ("trainer.checkpoints", "trainer.commands.seen"),
     )
     parser.add_argument(
-        "workdir", metavar="WORKDIR", help="the work directory of a run, local or gs://bucket/dir"
+        "workdir",
+        metavar="WORKDIR",
+        help="the work directory of a run, local or in a bucket (gs:// or s3://)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args(argv)
@@ -253,7 +256,9 @@ def _lines(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "bad records", f"{report['bad_records']:,} left out"
     yield "checkpoints", _checkpoints(report)
     workdir = shlex.quote(report["workdir"])
-    yield "curves", f"tensorboard --logdir {workdir}"
+    # which reads buckets by TensorFlow, and that only gs://
+    fetch = f"aws s3 sync {workdir}/train curves && " if workdir.startswith("s3://") else ""
+    yield "curves", f"{fetch}tensorboard --logdir {'curves' if fetch else workdir}"
     yield "all numbers", f"{join(report['workdir'], TRAIN)}/{METRICS}"
     if report["step"]:
         yield "its records", f"{program('trainer.commands.seen')} {workdir} --step {report['step']}"

@@ -39,7 +39,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         ("trainer.commands.report", "trainer.checkpoints"),
     )
     parser.add_argument(
-        "workdir", metavar="WORKDIR", help="the work directory of a run, local or gs://bucket/dir"
+        "workdir",
+        metavar="WORKDIR",
+        help="the work directory of a run, local or in a bucket (gs:// or s3://)",
     )
     parser.add_argument("--step", type=int, required=True, metavar="N", help="the training step")
     parser.add_argument("--to", type=int, metavar="M", help="the last step (default: only step N)")

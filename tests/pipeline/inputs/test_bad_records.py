@@ -198,7 +198,7 @@ def test_more_bad_records_than_the_budget_are_an_error_that_lists_the_first(pict
         (train_dataset, {"on_error": "ignore"}, r"on_error='ignore' is not one of raise, skip, mask"),
         (eval_dataset, {"on_error": "mask", "max_bad_records": -1}, "max_bad_records=-1 must be at least 0"),
         (train_dataset, {"quarantine_file": "bad.jsonl"}, r"quarantine_file='bad.jsonl' lists what .*='mask'"),
-        (train_dataset, {"on_error": "skip", "quarantine_file": "s3://b/f"}, "s3:// is not supported"),
+        (train_dataset, {"on_error": "skip", "quarantine_file": "az://b/f"}, "az:// is not supported"),
     ],
 )  # fmt: skip
 def test_contradictory_bad_record_options_are_refused(pictures, recipe, options, text):

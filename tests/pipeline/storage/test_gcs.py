@@ -80,7 +80,7 @@ def test_an_update_whose_answer_was_lost_is_not_made_twice(storage, bucket, gcs_
 def test_an_update_that_always_loses_the_race_is_one_clear_error(
     storage, bucket, gcs_server, monkeypatch
 ):
-    monkeypatch.setattr("pipeline.storage.gcs._UPDATES", 3)
+    monkeypatch.setattr("pipeline.storage.objects._UPDATES", 3)
     gcs_server.fail("POST .*upload", Status(412), times=None)
     with pytest.raises(
         StorageError, match="cannot update gs://.*/x: others changed it first, 3 times"
@@ -252,7 +252,7 @@ def test_an_open_file_holds_one_piece_of_four_mib_at_the_most(storage, bucket, m
     write(storage, f"{bucket}/x", LARGE)
     held, sizes, read_range = [], [], gcs.read_range
 
-    def spied(path, offset, size):
+    def spied(path, offset, size, left):
         held.append(len(file.raw._ahead))
         sizes.append(size)
         return read_range(path, offset, size)

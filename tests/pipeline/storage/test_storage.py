@@ -1,4 +1,4 @@
-"""The contract of a Storage, with a row for each: a disk, and a bucket of a real GCS server."""
+"""The contract of a Storage, with a row for each: a disk, and buckets of real servers of GCS and S3."""
 
 import os
 import threading
@@ -16,14 +16,12 @@ MEGABYTE = 10**6
 LARGE = os.urandom(256 * 1024) * 80  # 20 MiB: several pieces of an upload
 
 
-@pytest.fixture(params=["disk", "bucket"])
+@pytest.fixture(params=["disk", "bucket", "s3_bucket"])
 def directory(request, tmp_path):
     """An empty directory of each storage."""
-    return (
-        str(tmp_path)
-        if request.param == "disk"
-        else f"{request.getfixturevalue('bucket')}/some/dir"
-    )
+    if request.param == "disk":
+        return str(tmp_path)
+    return f"{request.getfixturevalue(request.param)}/some/dir"
 
 
 @pytest.fixture
@@ -183,9 +181,10 @@ def test_stats_agree_unless_size_or_checksum_differ():
 
 def test_an_unknown_scheme_is_refused():
     with pytest.raises(
-        OptionError, match=r"s3:// is not supported. Allowed: a path on a local disk, or gs://"
+        OptionError,
+        match=r"ftp:// is not supported. Allowed: a path on a local disk, or gs:// or s3://",
     ):
-        open_storage("s3://bucket/data")
+        open_storage("ftp://bucket/data")
     assert isinstance(open_storage("data"), LocalStorage)
 
 

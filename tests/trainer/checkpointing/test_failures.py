@@ -21,7 +21,7 @@ import json, os, sys, time
 import jax.numpy as jnp
 from pipeline.storage import gcs_calls
 from pipeline.errors import InfeedError
-from trainer.checkpointing import contents, orbax_paths
+from trainer.checkpointing import tensorstore_specs
 from trainer.checkpointing.manager import CheckpointManager, Saved
 from trainer.config import TrainerConfig
 from trainer.hosts.exits import end
@@ -29,7 +29,7 @@ from trainer.task import TrainState
 from trainer.task import Variables
 
 gcs_calls.RETRY_SECONDS, gcs_calls.WAIT_SECONDS = 1.0, (0.05, 0.2)
-contents.TENSORSTORE_RETRIES = orbax_paths.TENSORSTORE_RETRIES = {"max_retries": 2, "initial_delay": "50ms", "max_delay": "200ms"}
+tensorstore_specs.RETRIES = {"max_retries": 2, "initial_delay": "50ms", "max_delay": "200ms"}
 os.environ["TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS"] = "1"
 state = TrainState(jnp.int32(20), Variables({"w": jnp.arange(100.0)}), (), jnp.zeros(2, jnp.uint32))
 told, *workdirs = sys.argv[1:]
@@ -242,11 +242,11 @@ def saved(step):
     )
 
 
-@pytest.mark.parametrize("where", ["disk", "bucket"])
+@pytest.mark.parametrize("where", ["disk", "bucket", "s3_bucket"])
 def test_a_checkpoint_does_not_appear_if_the_fence_raises_before_publishing(
     request, tmp_path, where
 ):
-    workdir = str(tmp_path) if where == "disk" else request.getfixturevalue("bucket")
+    workdir = str(tmp_path) if where == "disk" else request.getfixturevalue(where)
     settings, asked = TrainerConfig(workdir=f"{workdir}/run", global_batch_size=1), []
 
     def fence():

@@ -29,11 +29,11 @@ os._exit(0)
 """
 
 
-@pytest.fixture(params=["disk", "disk without locks", "bucket"])
+@pytest.fixture(params=["disk", "disk without locks", "bucket", "s3_bucket"])
 def workdir(request, tmp_path, monkeypatch):
     """A work directory on each kind of storage."""
-    if request.param == "bucket":
-        return f"{request.getfixturevalue('bucket')}/run"
+    if "bucket" in request.param:
+        return f"{request.getfixturevalue(request.param)}/run"
     if request.param == "disk without locks":
         monkeypatch.setattr("fcntl.lockf", unsupported)
     return str(tmp_path / "run")

@@ -1,0 +1,78 @@
+"""The whole journey in a bucket of S3 while requests fail: shards, training, going on, evaluation, predictions, export."""
+
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from fake_s3.server import SECRET, Reset, Short, Status
+from pictures import encoded, picture
+
+from pipeline.storage import s3_client
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import write_file
+from trainer.__main__ import main
+from trainer.checkpointing import tensorstore_specs
+from trainer.commands.predict import main as predict
+from trainer.commands.report import main as report
+
+pytestmark = pytest.mark.slow
+
+FAULTS = [Status(503), Status(429), Status(500, when="after"), Reset(), Short()]
+
+
+@pytest.fixture
+def quick_retries(monkeypatch, forget_s3):
+    """Milliseconds between two attempts, for our own client and for tensorstore."""
+    backoff = {"init_backoff": timedelta(milliseconds=5), "max_backoff": timedelta(milliseconds=50)}
+    monkeypatch.setattr(
+        s3_client, "RETRIES", s3_client.RETRIES | {"backoff": backoff | {"base": 2}}
+    )
+    monkeypatch.setattr(s3_client, "WAIT_SECONDS", 0.01)
+    waits = {"max_retries": 7, "initial_delay": "10ms", "max_delay": "100ms"}
+    monkeypatch.setattr(tensorstore_specs, "RETRIES", waits)
+    forget_s3()
+
+
+def travel(place, shards, pictures):
+    """What a user sees of a run whose data and work directory are at a place: metrics, predictions, the report."""
+    flags = f"digits --data-dir={shards} --workdir={place}/run --iterations-per-loop=5".split()
+    for steps in (10, 20):
+        assert main([*flags, f"--max-steps={steps}"]) == 0
+    assert main([*flags, "--mode=evaluate", f"--report={place}/page.html"]) == 0
+    assert main([*flags, "--mode=export"]) == 0
+    assert not predict([f"{place}/run", *pictures, f"--output={place}/predictions.jsonl"])
+    assert not report([f"{place}/run"])
+    storage = open_storage(place)
+    result = json.loads(storage.read(f"{place}/run/eval_result.json"))
+    (export,) = storage.entries(f"{place}/run/export")[1]
+    files, directories = storage.entries(f"{place}/run/export/{export}")
+    return (
+        {key: value for key, value in result.items() if key not in ("seconds", "data")},
+        storage.read(f"{place}/predictions.jsonl"),
+        (sorted(files), [name for name in directories if name != "assets"]),  # which is empty
+    )
+
+
+def test_a_journey_whose_requests_fail_ends_as_on_a_disk(
+    digits, s3_bucket, s3_server, quick_retries, tmp_path, capfd
+):
+    pictures = []
+    for number in range(3):
+        pictures.append(str(tmp_path / f"{number}.jpg"))
+        Path(pictures[-1]).write_bytes(encoded(picture(32, 32).convert("L"), "JPEG"))
+    for file in digits[1].rglob("*"):
+        if file.is_file():
+            name = f"{s3_bucket}/shards/{file.relative_to(digits[1])}"
+            write_file(open_storage(s3_bucket), name, file.read_bytes())
+    expected = travel(str(tmp_path), digits[1], pictures)
+    s3_server.reset()
+    for number, fault in enumerate(FAULTS):
+        s3_server.fail_share(".", fault, 0.03 / len(FAULTS), seed=number)
+    assert travel(s3_bucket, f"{s3_bucket}/shards", pictures) == expected
+    assert expected[0]["proven"]
+    assert {request["host"] for request in s3_server.requests()} == {"127.0.0.1"}
+    assert SECRET not in "".join(capfd.readouterr())
+    bucket = s3_bucket.removeprefix("s3://")
+    for name in s3_server.objects(bucket):
+        assert SECRET.encode() not in s3_server.read(bucket, name), name

@@ -1,0 +1,324 @@
+"""Buckets that speak S3: faults, what each error says, where requests go, and what a service must offer."""
+
+import os
+import pickle
+import re
+import subprocess
+import sys
+from datetime import timedelta
+
+import pytest
+from fake_s3.server import SECRET, Reset, Short, Stall, Status
+
+from pipeline.errors import StorageError
+from pipeline.storage import s3_client
+from pipeline.storage.objects import MissingError
+from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import write_file
+
+FIPS = "https://s3-fips.us-gov-west-1.amazonaws.com"
+QUICK = {
+    "init_backoff": timedelta(milliseconds=5),
+    "max_backoff": timedelta(milliseconds=20),
+    "base": 2,
+}
+
+
+@pytest.fixture
+def storage(s3_bucket, monkeypatch):
+    monkeypatch.setattr(
+        s3_client,
+        "RETRIES",
+        {"max_retries": 3, "retry_timeout": timedelta(seconds=20), "backoff": QUICK},
+    )
+    monkeypatch.setattr(s3_client, "WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(s3_client, "CLIENT", {"read_timeout": "1s", "timeout": "20s"})
+    return open_storage(s3_bucket)
+
+
+@pytest.fixture
+def known(storage, s3_bucket):
+    """A bucket in which this process has written."""
+    storage.create(f"{s3_bucket}/known", b"")
+    return s3_bucket
+
+
+@pytest.mark.parametrize(
+    "fault", [Status(503), Status(500), Status(429), Reset(), Short(), Stall(3)], ids=str
+)
+def test_a_failure_that_passes_is_tried_again(storage, s3_bucket, s3_server, fault):
+    write_file(storage, f"{s3_bucket}/x", b"0123456789" * 1000)
+    s3_server.fail("GET .*/x$", fault)
+    assert list(storage.read_ranges([(f"{s3_bucket}/x", 5, 5000)])) == [b"5678901234" * 500]
+    s3_server.fail("GET .*list-type", fault)
+    assert list(storage.list(s3_bucket)) == ["x"]
+    if not isinstance(fault, Short | Stall):
+        s3_server.fail("PUT .*/y$", fault)
+        write_file(storage, f"{s3_bucket}/y", b"y")
+        assert storage.read(f"{s3_bucket}/y") == b"y"
+
+
+@pytest.mark.parametrize("fault", [Status(503, when="after"), Reset(when="after")], ids=str)
+def test_a_creation_and_an_update_whose_answers_were_lost_succeeded(
+    storage, known, s3_server, fault
+):
+    s3_server.fail("PUT .*/claim", fault)
+    assert storage.create(f"{known}/claim", b"mine")
+    s3_server.fail("PUT .*/claim", fault)
+    storage.update(f"{known}/claim", lambda there: there + b" still")
+    assert storage.read(f"{known}/claim") == b"mine still"
+    s3_server.fail("PUT .*/claim", Status(503))
+    assert not storage.create(f"{known}/claim", b"yours")
+
+
+@pytest.mark.parametrize(
+    ("action", "fault", "text"),
+    [
+        ("read", Status(403), r"cannot read s3://.*/x: permission denied \(403, AccessDenied\)\. The account needs"),
+        ("read", Status(400), r"no valid credentials \(ExpiredToken\)\. Set AWS_ACCESS_KEY_ID"),
+        ("read", Status(301), r"the bucket is in another region\. Set AWS_REGION to its own"),
+        ("read", Status(503), r"status 503, SlowDown \(4 attempts\): Please reduce your request rate\.$"),
+        ("read", Reset(), r"the service does not answer \(4 attempts\): "),
+        ("stat", Status(403), r"cannot find s3://.*/x: permission denied \(403\)"),
+        ("list", Status(500), r"cannot list s3://.*/x: status 500, InternalError \(4 attempts\)"),
+        ("delete", Status(403), r"cannot delete s3://.*/x: permission denied"),
+    ],
+)  # fmt: skip
+def test_a_failure_that_stays_is_one_line_that_names_the_object(
+    storage, s3_bucket, s3_server, action, fault, text
+):
+    write_file(storage, f"{s3_bucket}/x", b"x")
+    s3_server.fail("/x|prefix=x", fault, times=None)
+    with pytest.raises(StorageError, match=text) as caught:
+        getattr(storage, action)(f"{s3_bucket}/x")
+    assert "\n" not in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        (Status(403), r"cannot write s3://.*/x: permission denied \(403, AccessDenied\)"),
+        (Status(400), r"no valid credentials \(ExpiredToken\)"),
+        (Status(301), r"the bucket is in another region"),
+        (Status(503), r"status 503, SlowDown \(4 attempts\)"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("size", [10, 9_000_000], ids=["small", "large"])
+def test_a_failed_upload_is_one_line_and_leaves_nothing(
+    storage, s3_bucket, s3_server, fault, text, size
+):
+    # of a large one, the request that completes it
+    s3_server.fail("PUT .*/x$" if size == 10 else "POST .*/x.uploadId", fault, times=None)
+    with pytest.raises(StorageError, match=text) as caught:
+        write_file(storage, f"{s3_bucket}/x", bytes(size))
+    assert "\n" not in str(caught.value)
+    assert storage.entries(s3_bucket) == ({}, [])
+
+
+def test_a_bucket_is_no_object(storage, s3_bucket, s3_server):
+    for action in (storage.read, storage.stat, storage.delete, storage.open):
+        for place in (s3_bucket, f"{s3_bucket}/"):
+            with pytest.raises(StorageError, match="is a bucket. Give a name in it"):
+                action(place)
+    with pytest.raises(StorageError, match="is a bucket"):
+        write_file(storage, "s3://new-bucket", b"x")
+    assert storage.entries(s3_bucket) == ({}, [])
+    assert not s3_server.requests("^(PUT|DELETE)")
+
+
+def test_of_creators_that_collide_one_succeeds(storage, known, s3_server):
+    s3_server.fail("PUT .*/claim", Status(409))
+    assert storage.create(f"{known}/claim", b"mine")
+    s3_server.fail("PUT .*/claim", Status(409))
+    assert not storage.create(f"{known}/claim", b"yours")
+    s3_server.fail("PUT .*/claim", Status(409))
+    storage.update(f"{known}/claim", lambda there: there + b" still")
+    assert storage.read(f"{known}/claim") == b"mine still"
+
+
+def test_nothing_is_asked_twice_without_need(storage, known, s3_server):
+    s3_server.reset()
+    storage.update(f"{known}/known", lambda there: there)
+    for _ in range(3):
+        assert not storage.exists(f"{known}/missing/file")
+    kinds = [request["line"].split()[0] for request in s3_server.requests()]
+    assert kinds.count("PUT") == 0
+    assert len(kinds) <= 1 + 3 * 2 + 1  # a file, a directory; and the bucket once
+
+
+@pytest.mark.parametrize(
+    ("env", "text"),
+    [
+        ({"AWS_ENDPOINT_URL": "localhost:9"}, r"AWS_ENDPOINT_URL='localhost:9' must be like"),
+        ({"AWS_SECRET_ACCESS_KEY": None}, r"s3://\S+: .*Secret.*See the variables AWS_"),
+        ({"AWS_PROFILE": "typo"}, r"profile \(typo\) could not be found.* See AWS_PROFILE"),
+    ],
+    ids=str,
+)
+def test_wrong_settings_are_one_line(storage, s3_bucket, monkeypatch, forget_s3, env, text):
+    for name, value in env.items():
+        monkeypatch.delenv(name) if value is None else monkeypatch.setenv(name, value)
+    forget_s3()
+    with pytest.raises(StorageError, match=text) as caught:
+        storage.read(f"{s3_bucket}/x")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("env", "endpoint"),
+    [
+        ({"AWS_ENDPOINT_URL": "https://host/"}, "https://host"),
+        ({"AWS_ENDPOINT": "https://host"}, "https://host"),
+        ({"AWS_ENDPOINT_URL_S3": FIPS}, FIPS),
+        ({}, None),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("files", [False, True], ids=["variables", "files"])
+def test_an_endpoint_that_is_stated_is_the_only_one(
+    storage, monkeypatch, forget_s3, tmp_path, env, endpoint, files
+):
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    if files:
+        (tmp_path / "config").write_text("[default]\nregion = eu-north-1\n")
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    forget_s3()
+    assert s3_client.service().endpoint == endpoint
+    of_dots, plain = (s3_client.store_of(name).config for name in ("with.dots", "plain"))
+    assert of_dots.get("endpoint") == plain.get("endpoint") == endpoint
+    virtual = [str(config["virtual_hosted_style_request"]) for config in (of_dots, plain)]
+    assert virtual == ["false", "false" if endpoint else "true"]
+
+
+def test_a_bucket_that_does_not_exist_is_named(storage, s3_bucket):
+    for action in (storage.read, storage.stat, storage.list, storage.exists):
+        with pytest.raises(StorageError, match=r"bucket 'no-such-bucket' does not exist \(404\)"):
+            action("s3://no-such-bucket/x")
+    with pytest.raises(MissingError, match=r"/x: there is no such object \(404\)"):
+        storage.read(f"{s3_bucket}/x")
+
+
+def test_nothing_that_listens_is_said(storage, s3_bucket, monkeypatch, forget_s3):
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+    forget_s3()
+    with pytest.raises(StorageError, match=r"the service does not answer \(4 attempts\)"):
+        storage.read(f"{s3_bucket}/x")
+
+
+@pytest.mark.parametrize("name", ["a//b", "./a", "a/../b"])
+def test_names_that_no_client_can_send_are_refused(storage, s3_bucket, name):
+    with pytest.raises(StorageError, match=r"no empty part, '.' or '..'"):
+        storage.read(f"{s3_bucket}/{name}")
+
+
+@pytest.mark.parametrize("name", ["ignores", "refuses"])
+def test_a_service_without_conditional_writes_is_refused_before_anything_is_written(
+    storage, s3_bucket, s3_server, name
+):
+    bucket = "s3://lax-bucket" if name == "ignores" else s3_bucket
+    if name == "ignores":
+        s3_server.make_bucket("lax-bucket")
+    else:
+        s3_server.fail("PUT .*/run/", Status(501), skip=1, times=None)
+    with pytest.raises(
+        StorageError, match=f"{bucket}: this service ignores or refuses conditional writes"
+    ):
+        storage.create(f"{bucket}/run/claim", b"mine")
+    assert storage.entries(bucket) == ({}, [])
+
+
+def test_more_names_than_a_page_has_are_listed(storage, s3_bucket, s3_server):
+    for number in range(1001):
+        s3_server._call("PUT", f"/{s3_bucket.removeprefix('s3://')}/d/{number:04}", "x")
+    assert list(storage.list(f"{s3_bucket}/d")) == [f"{number:04}" for number in range(1001)]
+
+
+def test_an_upload_that_is_given_up_leaves_no_parts(storage, s3_bucket, s3_server):
+    with pytest.raises(RuntimeError), storage.publish(f"{s3_bucket}/x") as sink:
+        sink.write(bytes(20_000_000))
+        raise RuntimeError
+    assert s3_server.requests("DELETE .*uploadId")
+    uploads = s3_server._call("GET", f"/{s3_bucket.removeprefix('s3://')}?uploads").decode()
+    assert "<UploadId>" not in uploads
+
+
+def test_directories_that_other_tools_made_are_no_files(storage, s3_bucket, s3_server):
+    name = s3_bucket.removeprefix("s3://")
+    s3_server._call("PUT", f"/{name}/d/", "")
+    s3_server._call("PUT", f"/{name}/d/x", "x")
+    assert list(storage.list(f"{s3_bucket}/d")) == ["x"]
+    assert storage.entries(s3_bucket) == ({}, ["d"])
+    storage.create(f"{s3_bucket}/empty/", b"")
+    assert storage.exists(f"{s3_bucket}/empty/")
+    assert storage.entries(f"{s3_bucket}/empty") == ({}, [])
+
+
+def test_a_bucket_may_be_a_part_of_the_host_name(
+    storage, s3_bucket, s3_server, monkeypatch, forget_s3
+):
+    # No name resolves here: the server is the proxy.
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://s3.test")
+    monkeypatch.setenv("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "true")
+    forget_s3()
+    s3_server.reset()
+    write_file(storage, f"{s3_bucket}/d/x", b"x")
+    assert storage.read(f"{s3_bucket}/d/x") == b"x"
+    assert list(storage.list(f"{s3_bucket}/d")) == ["x"]
+    hosts = {request["host"] for request in s3_server.requests()}
+    assert hosts == {f"{s3_bucket.removeprefix('s3://')}.s3.test"}
+
+
+def test_profiles_in_files_say_where_buckets_are_and_who_asks(
+    storage, s3_bucket, monkeypatch, tmp_path, forget_s3
+):
+    url = os.environ["AWS_ENDPOINT_URL"]
+    for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"):
+        monkeypatch.delenv(name)
+    (tmp_path / "config").write_text(
+        f"[profile mine]\nregion = eu-north-1\nendpoint_url = {url}/\n"
+    )
+    (tmp_path / "credentials").write_text(
+        f"[mine]\naws_access_key_id = k\naws_secret_access_key = {SECRET}\n"
+    )
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_PROFILE", "mine")
+    forget_s3()
+    write_file(storage, f"{s3_bucket}/x", b"x")
+    assert storage.read(f"{s3_bucket}/x") == b"x"
+    assert s3_client.service()[:3] == (url, "eu-north-1", False)
+    forget_s3()
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(StorageError, match=r"AWS_PROFILE and the files in ~/\.aws need boto3"):
+        storage.read(f"{s3_bucket}/x")
+
+
+PROGRAM = """
+import os, sys
+from pipeline.storage.schemes import open_storage
+storage = open_storage(sys.argv[1])
+storage.exists(sys.argv[1])
+if os.fork() == 0:
+    try:
+        storage.exists(sys.argv[1])
+    except Exception as error:
+        print(error, flush=True)
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_a_process_forked_from_one_that_used_s3_is_refused(s3_bucket):
+    command = [sys.executable, "-c", PROGRAM, f"{s3_bucket}/x"]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    assert re.search(r'forked, and its client cannot be shared\. Start workers by "spawn"', printed)
+
+
+def test_what_travels_in_jobs_has_no_secret(storage, s3_bucket):
+    storage.exists(f"{s3_bucket}/x")
+    assert SECRET.encode() not in pickle.dumps(storage)
+    assert SECRET not in repr(storage)
