@@ -53,12 +53,14 @@ class Sizes(NamedTuple):
     window_records: int | None
 
     def or_saved(self, state: Mapping[str, Any]) -> "Sizes":
-        """These, with the blocks and windows of a saved position where none are given."""
-        _, block, window = self
-        return self._replace(
-            block_records=state.get("block_records") if block is None else block,
-            window_records=state.get("window_records") if window is None else window,
-        )
+        """These, with the blocks and windows of a saved position where none are given. What cannot
+        be a size stays None, so that the orders differ."""
+        sizes = self._asdict()
+        for name in ("block_records", "window_records"):
+            saved = state.get(name)
+            if sizes[name] is None and type(saved) is int and saved > 0:
+                sizes[name] = saved
+        return Sizes(**sizes)
 
 
 def plan_records(

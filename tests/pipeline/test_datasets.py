@@ -97,6 +97,9 @@ def test_a_copied_dataset_restores_a_state_but_an_incomplete_state_is_refused(im
     copied = train_dataset(str(shutil.copytree(images, tmp_path / "copy")), global_batch=8)
     state = source.state(Position(2, 1))
     assert copied.restore(state) == Position(2, 1)
+    for odd in (0, -1, "7", 2.5, [1]):
+        with pytest.raises(FingerprintError, match="block_records=.* to train_dataset to resume"):
+            source.restore(state | {"block_records": odd})
     with pytest.raises(FingerprintError, match="The saved position has no streams"):
         source.restore({key: value for key, value in state.items() if key != "streams"})
     assert source.state(Position(2, 1)) == state
