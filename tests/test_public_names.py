@@ -15,7 +15,10 @@ def test_a_module_lists_its_names_if_and_only_if_it_is_public():
     root = Path(__file__).parents[1]
     paths = [path for package in PACKAGES for path in (root / package).rglob("*.py")]
     lists = {path for path in paths if re.search(r"^__all__ =", path.read_text(), re.M)}
-    named = {".".join(path.relative_to(root).with_suffix("").parts) for path in lists}
+    named = {
+        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+        for path in lists
+    }
     assert named - {"pipeline.tf_cpu", "pipeline.tf_quiet"} == {*reference.MODULES}
 
 

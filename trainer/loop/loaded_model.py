@@ -11,12 +11,12 @@ import numpy as np
 from jax import Array
 
 from pipeline.errors import CheckpointError, OptionError
-from pipeline.spec import centered, with_offsets
+from pipeline.spec import INDEX, MASK, centered, with_offsets
 from pipeline.storage.storage import join
 from trainer.checkpointing.kept_data import as_in_run
 from trainer.checkpointing.manager import CheckpointManager, WhichStep
 from trainer.config import TrainerConfig
-from trainer.inputs import INDEX, MASK, InputFn
+from trainer.inputs import InputFn
 from trainer.loop.job import Job
 from trainer.loop.prediction import check_predict
 from trainer.mesh.batch_spec import check_is_mapping

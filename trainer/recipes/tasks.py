@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from trainer.inputs import MASK
+from pipeline.spec import MASK
 from trainer.metrics.classes import Accuracy, TopK
 from trainer.metrics.means import Perplexity
 from trainer.metrics.tokens import BitsPerByte, TokenAccuracy, next_tokens
