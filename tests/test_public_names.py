@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import reference
+import reference_page
 
 PACKAGES = ("infeed", "pipeline", "trainer", "converters", "beam_jobs")
 
@@ -30,3 +31,9 @@ def test_everything_public_exists_and_is_documented(name):
         each for each in module.__all__ if each.startswith("_") or not hasattr(module, each)
     ] == []
     assert reference.undocumented(module) == []
+
+
+def test_the_reference_has_a_line_for_everything_that_infeed_gives():
+    written = (Path(__file__).parents[1] / "docs/reference.md").read_text()
+    remedy = "python tests/making/reference_page.py > docs/reference.md"
+    assert written == reference_page.page(), f"made anew by: {remedy}"
