@@ -152,11 +152,8 @@ class Config(DataRecipe):
         column = self.statistics[name]
         has = "lists" if lists else "categories"
         if column.min is not None and not lists:
-            if (
-                name != self.predicted
-                and column.min >= 0 < (column.max or 0)
-                and not column.missing
-            ):
+            weighs = column.min >= 0 < (column.max or 0) and not column.missing
+            if weighs and name != self.predicted:
                 return
             has = f"numbers from {column.min:g} to {column.max:g}, and {column.missing} missing"
         raise OptionError(
