@@ -13,6 +13,7 @@ import numpy as np
 from pipeline.checks import check_choice, check_number
 from pipeline.errors import OptionError
 from pipeline.packages import how_to_install
+from pipeline.sizes import counted
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import join
 from trainer.inputs import InputFn
@@ -213,9 +214,13 @@ class EarlyStopping(Callback):
         sign = -1 if self._better == "max" else 1
         ranked = [(sign * value, step) for step, value in measured.items() if math.isfinite(value)]
         best = min(ranked)[1] if ranked else -1
-        if sum(step > best for step in measured) >= self._patience:
+        worse = sum(each > best for each in measured)
+        if worse >= self._patience:
             since = f"{measured[best]:.6g} at step {best}" if ranked else "any finite value"
-            end.stop(f"{self._metric} was not better than {since} in {self._patience} evaluations")
+            evaluations = counted(worse, "evaluation")
+            end.stop(
+                f"{self._metric} was not better than {since} in {evaluations} up to step {step}"
+            )
 
     def check(self, metrics: Metrics) -> None:
         """Raises OptionError unless it is known which values of its metric are the best."""

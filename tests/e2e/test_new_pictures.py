@@ -231,7 +231,7 @@ def test_a_loaded_model_predicts_arrays_as_the_trainer_predicts_records(digits, 
     image = given[0]["image"]
     for wrong, problem in (
         (image / np.float32(255), r"float32 .*; the model reads image: uint8 \[rows, 32, 32, 1\]"),
-        (image[:, 1:], r"'image' is uint8 \[4, 31, 32, 1\]; the model reads image:"),
+        (image[:, 1:], r"'image' is uint8 \[4, 31, 32, 1\] in a batch of 4 rows; the model"),
         (image / 255, r"'image' is float64 .*; the model reads image: uint8"),
         (image.astype(np.int64) + 256, r"'image' is int64 .*; the model reads image: uint8"),
         (image[:0], "the batch has no rows"),
@@ -240,8 +240,11 @@ def test_a_loaded_model_predicts_arrays_as_the_trainer_predicts_records(digits, 
             model.predict({"image": wrong})
     with pytest.raises(OptionError, match=r"no 'image'; the model reads image: uint8 \[rows, 32,"):
         model.predict({"x": image})
-    by_default = model.predict({"image": image.astype(np.int64)})  # np.array(lists)
-    assert by_default["class"].tolist() == made[0]["class"].tolist()
+    with pytest.raises(OptionError, match=r"'image' is .* in a batch of 1 row;"):
+        model.predict({"_mask": np.ones(1, np.float32), "image": image})
+    for by_default in (image.astype(np.int64), image.tolist()):
+        predicted = model.predict({"image": by_default})
+        assert predicted["class"].tolist() == made[0]["class"].tolist()
     assert repr(model).startswith("<LoadedModel of step 3, which reads image: uint8 [rows, 32,")
     assert model.step == 3
     logits = model.module(image, given[0]["_mask"])

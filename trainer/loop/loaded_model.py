@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array
 
 from pipeline.errors import CheckpointError, OptionError
+from pipeline.sizes import counted
 from pipeline.spec import INDEX, MASK, centered, with_offsets
 from pipeline.storage.storage import join
 from trainer.checkpointing.kept_data import as_in_run
@@ -68,17 +69,22 @@ class LoadedModel:
 
         batch: the arrays that the task reads, [b, ...] each, such as {"image": uint8 [b, height,
         width, channels]}. Those of NumPy's default dtypes, int64 and float64, are converted if no
-        integer changes. Without "_mask", all rows count. Compiled for each new size of a batch.
-        OptionError for no rows, an array that is missing, and one of another shape or dtype than
-        `inputs` has, which a model might take for something else."""
+        integer changes, and so are lists. Without "_mask", all rows count. Compiled for each new
+        size of a batch. OptionError for no rows, an array that is missing, and one of another
+        shape, dtype or number of rows than `inputs` and the rest have, which a model might take for
+        something else."""
         check_is_mapping(batch)
-        rows = next((leaf.shape[0] for leaf in jax.tree.leaves(dict(batch))), 0)
+        batch = {
+            name: np.asarray(array) if isinstance(array, list) else array
+            for name, array in batch.items()
+        }
+        rows = next((leaf.shape[0] for leaf in jax.tree.leaves(batch)), 0)
         if not rows:
             raise OptionError("the batch has no rows.")
         batch = {MASK: np.ones(rows, np.float32), **batch}
         for name, spec in self.inputs.items():
             if name in batch and isinstance(spec, jax.ShapeDtypeStruct):
-                batch[name] = self._as_read(name, batch[name], spec)
+                batch[name] = self._as_read(name, batch[name], spec, rows)
         for name in self.task.offsets.keys() & batch.keys():
             batch[name] = centered(batch[name], self.task.offsets[name])
         try:
@@ -91,14 +97,17 @@ class LoadedModel:
         predicted = with_offsets(predicted, self.task.added)
         return {name: rows for name, rows in predicted.items() if name not in (MASK, INDEX)}
 
-    def _as_read(self, name: str, array: Any, spec: jax.ShapeDtypeStruct) -> Any:
-        """The array with the dtype of `inputs`; OptionError if it is another."""
+    def _as_read(self, name: str, array: Any, spec: jax.ShapeDtypeStruct, rows: int) -> Any:
+        """The array with the dtype of `inputs`; OptionError for another dtype, shape or number of
+        rows, of which JAX would repeat a single one."""
         converted = _without_loss(array, spec.dtype)
         integer = name in self.task.offsets and array.dtype.kind in "iu"  # of any size
-        if array.shape[1:] != spec.shape[1:] or (converted.dtype != spec.dtype and not integer):
+        misshapen = array.shape != (rows, *spec.shape[1:])
+        if misshapen or (converted.dtype != spec.dtype and not integer):
             raise OptionError(
-                f"{name!r} is {array.dtype} {list(array.shape)}; the model reads "
-                f"{_readable(name, spec)}."
+                f"{name!r} is {array.dtype} {list(array.shape)} in a batch of "
+                f"{counted(rows, 'row')}; the model reads {_readable(name, spec)}. Only int64 and "
+                "float64 are converted, if no integer changes."
             )
         return array if integer else converted
 

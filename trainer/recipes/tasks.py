@@ -87,7 +87,8 @@ def balanced_weights(counts: Sequence[int]) -> np.ndarray:
     records = np.array(counts, np.float64)
     weights = records.sum() / np.maximum(records, 1) / max(1, np.count_nonzero(records))
     weights[records == 0] = 0.0
-    lightest, heaviest = weights[records > 0].min(initial=0), weights.max(initial=0)
+    heaviest = weights.max(initial=0)
+    lightest = weights.min(where=records > 0, initial=heaviest)
     log.info("class_weights: records weigh %.3g to %.3g in the loss", lightest, heaviest)
     return weights.astype(np.float32)
 

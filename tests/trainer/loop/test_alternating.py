@@ -186,7 +186,8 @@ def test_a_training_that_gets_no_better_ends_and_a_restart_goes_on_counting(
     assert [each.step for each in alone.evaluations] == [4, 8, 12, 16, alone.step]
     assert alone.step <= 28
     value = alone.evaluations[0].metrics[metric]
-    since = f"{metric} was not better than {np.float32(value):.6g} at step 4 in 3 evaluations"
+    value = f"{np.float32(value):.6g}"
+    since = f"{metric} was not better than {value} at step 4 in 3 evaluations up to step 16"
     assert alone.stopped == since
     settings = config("resumed", iterations_per_loop=4)
     assert stopped_early(stuck, settings, inputs, 8, **options).stopped is None

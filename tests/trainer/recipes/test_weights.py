@@ -54,9 +54,11 @@ def test_a_task_weighs_the_losses_of_its_training_and_no_metric_or_evaluation(co
     assert "weighted" not in str(equal)
 
 
-def test_balanced_classes_weigh_the_same_in_sum():
+def test_balanced_classes_weigh_the_same_in_sum(caplog):
+    caplog.set_level("INFO", "trainer")
     weights = balanced_weights([90, 0, 6, 4])
     assert weights.tolist() == pytest.approx([100 / 270, 0, 100 / 18, 100 / 12])
+    assert "records weigh 0.37 to 8.33 in the loss" in caplog.text
 
 
 def test_a_recipe_counts_the_classes_of_its_training_records():
