@@ -242,7 +242,8 @@ def _publish_copies(
     for each in copies:
         if each.records:
             remedy = " --split-by=content would keep them together." if len(each.splits) > 1 else ""
-            yield f"{each.in_words(entries)}{remedy if held_out else ''}"
+            apart = held_out and held_out.by != "content"
+            yield f"{each.in_words(entries)}{remedy if apart else ''}"
 
 
 def _publish_manifest(job: ConversionJob, split: str, entry: SplitEntry) -> None:

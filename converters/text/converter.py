@@ -74,6 +74,11 @@ class TextConverter:
         return Schema(PACKED_TEXT, features)
 
     @property
+    def held_out(self) -> HeldOut | None:
+        """Which documents are held out, by a hash of their text."""
+        return self.info.held_out and HeldOut(*self.info.held_out, by="content")
+
+    @property
     def worker_files(self) -> Sequence[str]:
         tokenizer = self.info.tokenizer
         return (tokenizer.path,) if isinstance(tokenizer, HuggingFaceTokenizer) else ()
@@ -97,7 +102,7 @@ class TextConverter:
 
     def _documents(self, storage: Storage, source: Source) -> Iterator[_KeyedDocument]:
         """The documents of the source's split."""
-        held_out = self.info.held_out and HeldOut(*self.info.held_out)
+        held_out = self.held_out
         files = files_of(source)
         root = files[0].uri.removesuffix(source.tag)
         end = None if source.group else source.offset + source.bytes

@@ -137,7 +137,7 @@ def find_rows(directory):
 
 def find_texts_to_pack(directory):
     found = find_texts(directory, [], HeldOut(0.3), DocumentFormat())
-    return TextConverter(TextInfo(ByteTokenizer(), 64, "concat", HeldOut(0.3))), found.sources
+    return TextConverter(TextInfo(ByteTokenizer(), 64, "concat", (0.3, 0.0))), found.sources
 
 
 IMAGENET = ({"synsets": ("n1",)}, {"verify": "decode"}, {"words": ("tench",)})
@@ -155,8 +155,8 @@ TEXT_TABLES = tuple(
     {"columns": (Column("about", "category", names=("x",), separator=each),)} for each in "|,"
 )
 PACKED_TEXTS = (  # each differs in one field from what find_texts_to_pack makes
-    {"info": TextInfo(ByteTokenizer(), 65, "concat", HeldOut(0.3))},
-    {"info": TextInfo(ByteTokenizer(), 64, "documents", HeldOut(0.3))},
+    {"info": TextInfo(ByteTokenizer(), 65, "concat", (0.3, 0.0))},
+    {"info": TextInfo(ByteTokenizer(), 64, "documents", (0.3, 0.0))},
     {"info": TextInfo(ByteTokenizer(), 64, "concat", 0.1)},
     *(
         {"info": TextInfo(CharacterTokenizer(alphabet), 64, "concat", 0.3)}

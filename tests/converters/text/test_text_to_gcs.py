@@ -115,6 +115,18 @@ def test_slices_change_neither_documents_nor_totals(tmp_path, monkeypatch):
             assert sliced[split].totals[name] == whole[split].totals[name]
 
 
+def test_a_long_document_that_is_held_out_is_told_to_be_more_than_was_asked_for(tmp_path):
+    held_out = {"b.txt": "24 " * 400}  # by its hash
+    raw = write(tmp_path / "raw", {f"{n}.txt": f"{n} " * 100 for n in range(9)} | held_out)
+    convert(raw, tmp_path / "out", "--validation-fraction=0.1", "--sequence-length=32")
+    splits = read_manifest(str(tmp_path / "out")).splits
+    records = {name: split.num_records for name, split in splits.items()}
+    summary = json.loads((tmp_path / "out/_summary/validation.json").read_text())
+    share = f"{records['validation']} of {sum(records.values())} records"
+    assert any(share in each and "10.0% was asked for" in each for each in summary["warnings"])
+    assert "--split-by" not in str(summary["warnings"])  # texts have no such option
+
+
 def test_a_hugging_face_tokenizer_is_copied_beside_the_shards(tmp_path):
     made = Tokenizer(models.WordLevel({"<s>": 0, "</s>": 1, "?": 2, "hello": 3, "world": 4}, "?"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
