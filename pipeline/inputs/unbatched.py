@@ -30,6 +30,9 @@ class Unbatched:
         self._args = args
         self._options = options
 
+    def __repr__(self) -> str:
+        return f"<{self._make.__name__} without a global_batch>"
+
     def __call__(self, ctx: Any) -> Any:
         """The batches of the context's host."""
         from_context = {

@@ -111,8 +111,14 @@ def test_processes_add_up_what_they_counted():
 
 def test_data_without_an_epoch_and_batches_without_proof_are_refused():
     training = infeed.train_dataset({"x": X}, global_batch=8)
-    for data in (training, [1, 2]):
-        with pytest.raises(OptionError, match="does not say which records an epoch has. Give"):
+    unbatched = infeed.eval_dataset({"x": X})
+    says = "does not say which records an epoch has. Give"
+    for data, problem in (
+        (training, says),
+        ([1, 2], says),
+        (unbatched, f"<eval_dataset without a global_batch> {says}"),
+    ):
+        with pytest.raises(OptionError, match=problem):
             Epoch(data)
     epoch = Epoch(infeed.open_dataset({"x": X}))
     with pytest.raises(InputError, match="the batch has no _crc, but x. Keep _mask, _index and"):
