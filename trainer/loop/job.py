@@ -96,11 +96,11 @@ class Job:
             self.check_rows_first(
                 "Task.augment", "Augment in loss_fn, which has the step's random key."
             )
-        for callback in self.callbacks:
-            callback.check(self.task.metrics)
         if (metric := self.config.keep_best) is not None:
             better = better_of(self.task.metrics, metric, self.config.keep_best_mode)
             object.__setattr__(self, "config", replace(self.config, keep_best_mode=better))
+        for callback in self.callbacks:
+            callback.check(self.task.metrics)
         if self.task.precision != self.config.precision:
             raise OptionError(
                 f"precision={self.config.precision!r}, but the task computes in "

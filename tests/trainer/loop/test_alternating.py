@@ -208,5 +208,9 @@ def test_early_stopping_by_what_no_evaluation_has_is_refused(dense_task, config)
     ):
         with pytest.raises(OptionError, match=problem):
             Trainer(dense_task, config(), callbacks=[early])
+    with pytest.raises(
+        OptionError, match="keep_best='los' is not"
+    ):  # of which --patience makes one
+        Trainer(dense_task, config(keep_best="los"), callbacks=[EarlyStopping("los", 3)])
     with pytest.raises(OptionError, match="patience=0"):
         EarlyStopping("loss", 0)
