@@ -93,6 +93,8 @@ def run(asked: dict, descriptors: list[int]) -> None:
     os.chdir(asked["directory"])
     os.environ.clear()
     os.environ.update(asked["environment"])
+    of_program = asked["environment"].get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[1:1] = [place for place in of_program if place and place not in sys.path]
     importlib.invalidate_caches()  # what was installed meanwhile
     file, *arguments = asked["command"]
     if file == "-m":

@@ -20,7 +20,7 @@ from trainer.config import TrainerConfig
 from trainer.inputs import InputFn
 from trainer.loop.job import Job
 from trainer.loop.prediction import check_predict
-from trainer.mesh.batch_spec import check_is_mapping
+from trainer.mesh.batch_spec import BatchAxes, check_is_mapping
 from trainer.reports.segments import read_history
 from trainer.reports.workdir import SEGMENTS
 from trainer.step.state import model_of
@@ -40,13 +40,15 @@ class LoadedModel:
         averaged parameters where evaluations use them.
     recipe: of the training; its `class_names` has the names of predicted classes.
     inputs: what a batch of the recipe's evaluation has, by name, with shape ([rows, ...]) and
-        dtype: int64 where the task has an offset, which predict subtracts."""
+        dtype: int64 where the task has an offset, which predict subtracts.
+    axes: where the rows of each array are."""
 
     step: int
     task: Task
     variables: Variables
     recipe: Any
     inputs: Mapping[str, Any]
+    axes: BatchAxes
 
     def __repr__(self) -> str:
         reads = ", ".join(_readable(name, spec) for name, spec in self.inputs.items())
@@ -78,7 +80,8 @@ class LoadedModel:
             name: np.asarray(array) if isinstance(array, list) else array
             for name, array in batch.items()
         }
-        rows = next((leaf.shape[0] for leaf in jax.tree.leaves(batch)), 0)
+        sizes = self.axes.map(lambda leaf, axis: leaf.shape[axis], batch)
+        rows = next(iter(jax.tree.leaves(sizes)), 0)
         if not rows:
             raise OptionError("the batch has no rows.")
         batch = {MASK: np.ones(rows, np.float32), **batch}
@@ -114,7 +117,7 @@ class LoadedModel:
     @cached_property
     def _predict(self) -> Any:
         check_predict(self.task, None)
-        return jax.jit(predict_step(self.task, None))
+        return jax.jit(predict_step(self.task, None, self.axes))
 
 
 def _without_loss(array: Any, dtype: np.dtype) -> Any:
@@ -170,4 +173,5 @@ def loaded(job: Job, input_fn: InputFn, step: WhichStep | None, recipe: Any) -> 
     struct = {} if job.config.batch_axis else job.task.stored(opened.struct)
     inputs = {name: spec for name, spec in struct.items() if not name.startswith("_")}
     model = model_of(saved.state, job.config.evaluated_model)
-    return LoadedModel(saved.step, job.traced_task, model, recipe, inputs)
+    axes = job.placement.axes
+    return LoadedModel(saved.step, job.traced_task, model, recipe, inputs, axes)

@@ -20,6 +20,7 @@ from pipeline.errors import (
 )
 from trainer.config import TrainerConfig
 from trainer.loop.loaded_model import LoadedModel
+from trainer.mesh.batch_spec import ROWS_FIRST
 from trainer.trainer import Trainer
 
 
@@ -280,4 +281,6 @@ def test_closing_predictions_does_not_wait_for_a_stalled_input(trainer, altered)
 
 def test_a_task_that_no_nnx_module_makes_has_no_module(task):
     with pytest.raises(OptionError, match="this task has no module"):
-        _ = LoadedModel(step=0, task=task, variables=None, recipe=None, inputs={}).module
+        _ = LoadedModel(
+            step=0, task=task, variables=None, recipe=None, inputs={}, axes=ROWS_FIRST
+        ).module

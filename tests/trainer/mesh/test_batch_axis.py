@@ -11,6 +11,7 @@ from jax import lax
 
 from pipeline.errors import InputError, OptionError
 from trainer.callbacks import Callback, Exporter
+from trainer.commands.recorded import load
 from trainer.config import TrainerConfig
 from trainer.loop.job import Job
 from trainer.loop.preflight import facts_of
@@ -139,6 +140,14 @@ def test_predictions_are_single_records_in_order(ran):
     assert [record["_index"] for record in found] == [*range(RECORDS)]
     for mine, theirs in zip(found, expected, strict=True):
         np.testing.assert_allclose(mine["logits"], theirs["logits"], rtol=1e-4, atol=1e-6)
+
+
+def test_a_loaded_model_finds_rows_where_the_training_had_them(ran):
+    *_, expected, trainer = ran["scan", "HWCN"]
+    model = load(trainer.config.workdir, task=conv_task("HWCN"))
+    pixels = np.random.default_rng(0).normal(size=(RECORDS, 6, 5, 2)).astype(np.float32)
+    found = model.predict({"photo": {"pixels": np.moveaxis(pixels, 0, 3)}})["logits"]
+    np.testing.assert_allclose(found, [each["logits"] for each in expected], atol=1e-5)
 
 
 @pytest.fixture
