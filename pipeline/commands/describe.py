@@ -36,10 +36,10 @@ from pipeline.commands.dataset_facts import (
     text_totals,
 )
 from pipeline.commands.dataset_page import dataset_page
-from pipeline.commands.split_facts import split_facts
+from pipeline.commands.split_facts import SplitFacts, split_facts
 from pipeline.console.commands import program
 from pipeline.console.console import Console, say, table
-from pipeline.console.parser import Parser, exit_with
+from pipeline.console.parser import FACTS, Parser, exit_with
 from pipeline.errors import OptionError, StorageError
 from pipeline.orders.defaults import Sizes, plan_records, training_bytes
 from pipeline.orders.order import MAX_RECORDS
@@ -86,6 +86,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         f"number of records to show per split (default: {SAMPLES}, on a page {PAGE_SAMPLES})"
     )
     parser.add_argument("--samples", type=int, help=help_text)
+    parser.add_json()
     parser.add_argument("--split", help="which split (default: all)")
     parser.add_argument(
         "--html", metavar="FILE", help="write a page, with pictures and charts, instead of printing"
@@ -109,19 +110,39 @@ def main(argv: Sequence[str] | None = None) -> None:
     # the rest can be described all the same; verify reports it as damage
     except (OptionError, StorageError) as e:
         say(Console(stderr=True), f"warning: {e}")
-    if not on_page:
+    FACTS.update(directory=args.directory, name=manifest.name, writer=manifest.writer)
+    if not on_page and not args.json:
         print_description(manifest, text, samples, args.all)
         return
     splits = [
         split_facts(manifest, split, text, samples=samples, every=args.all)
         for split in sorted(manifest.splits)
     ]
+    FACTS["splits"] = {each.name: _as_json(manifest, each) for each in splits}
+    if not on_page:
+        return
     command = (
         f"{program('pipeline.commands.describe')} "
         f"{shlex.join(sys.argv[1:] if argv is None else argv)}"
     )
     size = write_page(args.html, dataset_page(manifest, splits, text, command))
     say(Console(), f"{args.html}: {format_bytes(size)}")
+
+
+def _as_json(manifest: Manifest, split: SplitFacts) -> Mapping[str, Any]:
+    entry, found, labels = manifest.splits[split.name], split.facts, manifest.labels
+    return {
+        "records": entry.num_records,
+        "rejected": entry.rejected,
+        "bytes": entry.num_bytes,
+        "shards": len(entry.shards),
+        "fingerprint": entry.fingerprint,
+        "read": found.records,
+        "damaged": found.damaged,
+        "labels": {labels.name_of(label) or label: n for label, n in found.labels.items()}
+        if labels
+        else {},
+    }
 
 
 _BAR_WIDTH, _MAX_BARS, _MAX_TEXT, _MAX_ROW_TEXT = 32, 20, 60, 600
@@ -289,4 +310,4 @@ def _image(data: bytes) -> str:
 
 
 if __name__ == "__main__":
-    exit_with(main)
+    exit_with(main, facts=True)

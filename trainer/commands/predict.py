@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from pipeline.console.console import Console, say, table
+from pipeline.console.interrupts import Exit
 from pipeline.console.parser import Parser, exit_with
 from pipeline.errors import (
     EvaluationError,
@@ -226,7 +227,7 @@ def _report_bad(bad: Sequence[Raw], count: int) -> int:
         print(printable(f"{name}{also}: {reason}"), file=sys.stderr)
     if bad:
         print(f"error: left out {len(bad)} of {count}, which could not be read.", file=sys.stderr)
-    return int(bool(bad))
+    return Exit.BAD_DATA if bad else Exit.DONE
 
 
 if __name__ == "__main__":

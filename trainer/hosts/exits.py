@@ -19,12 +19,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
-from pipeline.console.interrupts import EXIT_INTERRUPTED, on_ctrl_c
+from pipeline.console.interrupts import Exit, on_ctrl_c
 from pipeline.user_code import SaysEverything
 
-EXIT_USER_ERROR = 2  # any InfeedError
-EXIT_HOST_FAILED = 3  # another host failed, so this one had to end; or something was stuck
-EXIT_PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, run the same command again
 Check = Callable[[], None]
 exit_code = 1
 """Of a process that can only end because its run has failed; `end` sets it."""
@@ -54,15 +51,15 @@ class Ending(SaysEverything):
 
 class Preempted(Ending, SystemExit):
     """Raised after SIGTERM. As a SystemExit it passes `except Exception`, and ends a program that
-    does not catch it with EXIT_PREEMPTED and no traceback."""
+    does not catch it with Exit.PREEMPTED and no traceback."""
 
-    exit_code = EXIT_PREEMPTED
+    exit_code = Exit.PREEMPTED
 
 
 class Interrupted(Ending, KeyboardInterrupt):
     """Raised after SIGINT, as Ctrl-C sends it. A program that catches it may make other calls."""
 
-    exit_code = EXIT_INTERRUPTED
+    exit_code = Exit.INTERRUPTED
 
 
 def ending(why: str, interrupted: bool, together: bool = False) -> Ending:

@@ -11,10 +11,11 @@ import jax
 import numpy as np
 import pytest
 
+from pipeline.console.interrupts import Exit
 from trainer.callbacks import Callback
 from trainer.checkpointing.manager import CheckpointManager
 from trainer.config import TrainerConfig
-from trainer.hosts.exits import EXIT_PREEMPTED, WATCHER, Preempted
+from trainer.hosts.exits import WATCHER, Preempted
 from trainer.reports.segments import read_history
 from trainer.trainer import Trainer
 
@@ -124,7 +125,7 @@ def test_a_signal_saves_ends_the_call_and_the_resumed_run_is_the_straight_one(
     )
     if number == signal.SIGTERM:
         assert isinstance(ended.value, SystemExit)
-        assert ended.value.code == EXIT_PREEMPTED == 75
+        assert ended.value.code == Exit.PREEMPTED == 75
         WATCHER.terminated = False
     else:  # the program may catch it, and go on with other calls
         assert isinstance(ended.value, KeyboardInterrupt)
