@@ -5,7 +5,6 @@ command imports ends it with exit code 130, without a traceback."""
 
 import contextlib
 import os
-import select
 import signal
 import sys
 from collections.abc import Iterator
@@ -62,9 +61,10 @@ def ends_when_not_read() -> Iterator[None]:
         try:
             yield
         finally:
-            sys.stdout.flush()  # or the interpreter would, where nothing can catch the error
+            if sys.stdout:  # or the interpreter would, where nothing can catch the error
+                sys.stdout.flush()
     except OSError as error:
-        if not _is_lost(error):
+        if error.filename or not _is_lost():
             raise  # another pipe or file is meant
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())  # for what stdout still holds
@@ -75,14 +75,10 @@ def ends_when_not_read() -> Iterator[None]:
         sys.exit(Exit.ERROR)
 
 
-def _is_lost(error: OSError) -> bool:
-    """Whether stdout is a pipe or socket without a reader, or still holds what raised the error."""
-    if isinstance(error, BrokenPipeError):
-        state = select.poll()
-        state.register(sys.stdout.fileno(), 0)  # errors are always reported
-        return bool(state.poll(0))
+def _is_lost() -> bool:
+    """Whether stdout takes nothing more: its reader is gone, or its disk is full."""
     try:
-        sys.stdout.flush()
+        os.write(sys.stdout.fileno(), b"\n")
     except OSError:
         return True
     return False

@@ -9,6 +9,7 @@ One thread of supervision per process hears the signals SIGINT (Ctrl-C) and SIGT
 main thread is inside a long call into C, in which Python runs no signal handler. Stdlib only."""
 
 import atexit
+import multiprocessing
 import os
 import select
 import signal
@@ -68,7 +69,11 @@ def ending(why: str, interrupted: bool, together: bool = False) -> Ending:
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the process immediately: no other thread and no exit handler can delay it."""
+    """Ends the process immediately: no other thread and no exit handler can delay it. Workers, such
+    as Grain's, end with it, as they would with Python."""
+    for child in multiprocessing.active_children():
+        if child.daemon:
+            child.kill()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -132,7 +137,8 @@ class Watcher:
                     signal.signal(number, handler)
 
     def _handles(self, number: int) -> bool:
-        return signal.getsignal(number) == self._handle
+        # None once the interpreter ends, which closes iterators that nobody has finished
+        return signal is not None and signal.getsignal(number) == self._handle
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         """Handles a signal in the main thread, once that runs Python."""
