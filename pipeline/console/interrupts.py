@@ -64,8 +64,8 @@ def ends_when_not_read() -> Iterator[None]:
             if sys.stdout:  # or the interpreter would, where nothing can catch the error
                 sys.stdout.flush()
     except OSError as error:
-        if error.filename or not _is_lost():
-            raise  # another pipe or file is meant
+        if not error.errno or error.filename or not _is_lost():
+            raise  # another pipe or file is meant, or it is a StorageError
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())  # for what stdout still holds
         os.close(nowhere)
