@@ -136,13 +136,13 @@ def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO
     """Runs the conversion and prints the verdict of every split, unless told not to wait for it.
 
     Raises ConversionError with the verdict's message if a split is not complete."""
+    splits = parser.FACTS["splits"] = {}
     with progress_bars(job, console):
         has_ended, failure = _run(job, options, console, waiting)
     if not has_ended:
         return
     verdicts = {split: Verdict.fetch(job, split) for split in job.splits}
     failed = list[str]()
-    splits = parser.FACTS["splits"] = {}
     for verdict in filter(None, verdicts.values()):
         if verdict.ok:
             summary = verdict.summary
