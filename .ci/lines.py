@@ -42,8 +42,9 @@ def docstring_lines(tree: ast.Module):
 
 
 def guides(root: Path) -> list[Path]:
-    """The pages for users; those about the project are in the root."""
-    return [*(root / "docs").glob("*.md")]
+    """The pages for users, without the one that is made of docstrings; those about the project are
+    in the root."""
+    return [*{*(root / "docs").glob("*.md")} - {root / "docs/reference.md"}]
 
 
 if __name__ == "__main__":

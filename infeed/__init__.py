@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pipeline.datasets import mixture as mixture
     from pipeline.datasets import open_dataset as open_dataset
     from pipeline.datasets import train_dataset as train_dataset
+    from pipeline.epoch import Epoch as Epoch
     from pipeline.hosts import Hosts as Hosts
     from trainer import augment as augment
     from trainer import callbacks as callbacks
@@ -42,6 +43,7 @@ _MODULES = {
     "mixture": "pipeline.datasets",
     "open_dataset": "pipeline.datasets",
     "train_dataset": "pipeline.datasets",
+    "Epoch": "pipeline.epoch",
     "Hosts": "pipeline.hosts",
     "augment": "trainer.augment",
     "callbacks": "trainer.callbacks",
@@ -58,29 +60,31 @@ _MODULES = {
     "WarmStart": "trainer.checkpointing.warm_start",
 }
 
+__all__ = [*_MODULES]  # noqa: PLE0604  # pyright: ignore[reportUnsupportedDunderAll]
+
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'infeed' has no attribute {name!r}")
-    module = import_module(_MODULES[name])
-    return getattr(module, name, module)
+    module = _MODULES[name]
+    for package in ("pipeline",) if module.startswith("pipeline") else ("pipeline", "trainer"):
+        _check_package(package)
+    found = import_module(module)
+    globals()[name] = getattr(found, name, found)
+    return globals()[name]
 
 
 def __dir__() -> list[str]:
-    return [*_MODULES]
+    return __all__
 
 
-def _check_packages() -> None:
-    """Raises ImportError if another file or distribution shadows one of our packages."""
-    for name in ("pipeline", "trainer", "converters", "beam_jobs"):
-        spec = find_spec(name)
-        ours = Path(__file__).parents[1] / name
-        origin = spec.origin if spec else None
-        if origin != str(ours / "__init__.py"):
-            raise ImportError(
-                f"infeed needs its package {name!r}, but `import {name}` finds {origin or 'none'}. "
-                f"Rename that, or start the program in another directory. (infeed's is {ours}.)"
-            )
-
-
-_check_packages()
+def _check_package(name: str) -> None:
+    """Raises ImportError if another file or distribution shadows this package of ours."""
+    spec = find_spec(name)
+    ours = Path(__file__).parents[1] / name
+    origin = spec.origin if spec else None
+    if origin != str(ours / "__init__.py"):
+        raise ImportError(
+            f"infeed needs its package {name!r}, but `import {name}` finds {origin or 'none'}. "
+            f"Rename that, or start the program in another directory. (infeed's is {ours}.)"
+        )

@@ -55,6 +55,7 @@ def source(
 
 class GrainSource:
     """A RandomAccessDataSource of grain. source[i]: record i, a dict of NumPy arrays and scalars.
+    info: of its records, for an infeed.Epoch.
 
     It contains the features, 64-bit numbers as 32-bit, and what an evaluation is proven with:
     `_index` int32 () is the record's number, `_crc` uint32 () the checksum of the bytes that were
@@ -66,6 +67,7 @@ class GrainSource:
 
     def __init__(self, records: Dataset, decoder: Decoder, ops: Sequence[Op]) -> None:
         self._records = records
+        self.info = records.info
         self._decoder = decoder
         self._parse = RecordParser(records.layout, decoder.stored)
         self._rngs = [_NoRng(op) for op in ops]

@@ -58,10 +58,16 @@ class Opaque:
     key: str = "record"
 
 
+MASK = "_mask"
+"""The key of the mask in a batch: float32 [b], 0 on padding."""
+INDEX = "_index"
+"""The key of the records' numbers: int32 [b], -1 on padding."""
+CRC = "_crc"
+"""The key of the records' checksums: uint32 [b], 0 on padding."""
 RESERVED = {  # in every batch, in addition to the features
-    "_mask": ArraySpec((), np.dtype(np.float32)),
-    "_index": ArraySpec((), np.dtype(np.int32), pad=-1),
-    "_crc": ArraySpec((), np.dtype(np.uint32)),
+    MASK: ArraySpec((), np.dtype(np.float32)),
+    INDEX: ArraySpec((), np.dtype(np.int32), pad=-1),
+    CRC: ArraySpec((), np.dtype(np.uint32)),
 }
 SEED = {"_seed": ArraySpec((2,), np.dtype(np.uint32))}  # in batches of training only
 # only where categories of the data may be unknown to a model

@@ -20,13 +20,13 @@ from pipeline.datasets import DatasetInput, Position, checked_start_step
 from pipeline.errors import EmptySplitError, InputError
 from pipeline.hosts import ONE_HOST, Hosts
 from pipeline.inputs.batches import DECODING
-from pipeline.inputs.input_info import InputInfo
-from pipeline.inputs.program import INDEX, MASK, TF_DATA, Program, own_rows, proven_by
+from pipeline.inputs.input_info import InputInfo, proven_by
+from pipeline.inputs.program import TF_DATA, Program, own_rows
 from pipeline.inputs.tf_examples import examples, feature_spec, host_counts
 from pipeline.inputs.tf_iterator import TfIterator
 from pipeline.logs import log
 from pipeline.sources.records import Records
-from pipeline.spec import NUMBERS, RESERVED, ArraySpec, delivered, leaves
+from pipeline.spec import INDEX, MASK, NUMBERS, RESERVED, ArraySpec, delivered, leaves
 from pipeline.tf_quiet import JAX_CAME_FIRST, tf
 
 if JAX_CAME_FIRST:  # it needs the accelerators; without it, they are for Keras

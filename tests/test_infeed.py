@@ -123,20 +123,22 @@ def test_importing_the_package_loads_nothing_heavy():
     assert done.stderr == "set()\n"
 
 
-@pytest.mark.parametrize("name", ["trainer.py", "pipeline/__init__.py", "converters"])
-def test_a_file_of_the_users_that_stands_in_front_of_a_package_is_named(tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "used"),
+    [("trainer.py", "Trainer"), ("pipeline/__init__.py", "train_dataset"), ("trainer.py", "")],
+)
+def test_a_file_of_the_users_in_front_of_a_package_is_named_where_that_is_needed(
+    tmp_path, name, used
+):
+    """Many programs have a trainer.py, which is in nobody's way who only reads."""
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
-    path.write_text("raise RuntimeError('it was imported')") if path.suffix else path.mkdir()
+    path.write_text("raise RuntimeError('it was imported')")
+    program = f"import infeed; infeed.{used or 'eval_dataset; infeed.Epoch'}"
     done = subprocess.run(
-        [sys.executable, "-c", "import infeed"], check=False, cwd=tmp_path, capture_output=True, text=True,
+        [sys.executable, "-c", program], check=False, cwd=tmp_path, capture_output=True, text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
-    if path.suffix:
-        assert (
-            f"`import {path.relative_to(tmp_path).parts[0].removesuffix('.py')}` finds {path}. Rename"
-            in done.stderr
-        )
-    else:
-        # Python prefers a package to a directory without an __init__.py
-        assert done.returncode == 0, done.stderr
+    package = path.relative_to(tmp_path).parts[0].removesuffix(".py")
+    named = f"`import {package}` finds {path}. Rename" in done.stderr
+    assert (bool(done.returncode), named) == (bool(used), bool(used)), done.stderr

@@ -28,7 +28,8 @@ from scipy.special import betaincinv
 
 from pipeline.checks import check_number, did_you_mean
 from pipeline.errors import InputError, OptionError
-from trainer.inputs import MASK, SEED
+from pipeline.spec import MASK
+from trainer.inputs import SEED
 from trainer.metrics.labels import counting
 from trainer.task import Batch
 

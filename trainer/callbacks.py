@@ -2,6 +2,7 @@
 
 docs/callbacks.md shows how to write one. WandbCallback needs the extra `wandb`."""
 
+import math
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from pipeline.checks import check_choice
+from pipeline.checks import check_choice, check_number
 from pipeline.errors import OptionError
 from pipeline.packages import how_to_install
 from pipeline.storage.schemes import is_remote, open_storage
@@ -26,6 +27,7 @@ __all__ = [
     "Callback",
     "CheckpointComplete",
     "CheckpointEnd",
+    "EarlyStopping",
     "EvaluationEnd",
     "Export",
     "Exporter",
@@ -109,6 +111,10 @@ class Callback:
     check. `stop(why)` ends the training within three dispatches and saves; only the request of host
     0 counts. An exception in a callback ends the run on all hosts."""
 
+    def check(self, metrics: Metrics) -> None:
+        """Called when the Trainer is made, with the task's metrics. Raise OptionError for what
+        could not work."""
+
     def on_loop_end(self, end: LoopEnd) -> None:
         """Called after every dispatch of training."""
 
@@ -174,6 +180,46 @@ class Exporter(Callback):
         """Raises OptionError unless it is known which values of its metric are the best."""
         if self._best:
             better_of(metrics, **self._best, options=("metric", "better"))
+
+
+class EarlyStopping(Callback):
+    """Ends a training once `patience` evaluations in a row have brought no better value of a
+    metric.
+
+    metric, better: as in Exporter. patience: a number of evaluations; those before a restart
+    count. name: of the evaluations; default: those without a name. NaN is never better."""
+
+    def __init__(
+        self, metric: str, patience: int, *, better: Better | None = None, name: str | None = None
+    ) -> None:
+        check_choice("better", better, ("min", "max", None))
+        check_number("patience", patience, at_least=1)
+        self._metric = metric
+        self._patience = patience
+        self._better: Better | None = better
+        self._name = name
+
+    def on_evaluation_end(self, end: EvaluationEnd) -> None:
+        """Ends the training, if it is time."""
+        if end.name != self._name or not end.reports.writes:
+            return
+        step = end.result.step
+        scalars = end.reports.earlier(step) | {step: end.result.metrics}
+        measured = {
+            step: float(np.float32(values[self._metric]))  # as precise as those in the file
+            for step, values in scalars.items()
+            if self._metric in values
+        }
+        sign = -1 if self._better == "max" else 1
+        ranked = [(sign * value, step) for step, value in measured.items() if math.isfinite(value)]
+        best = min(ranked)[1] if ranked else -1
+        if sum(step > best for step in measured) >= self._patience:
+            since = f"{measured[best]:.6g} at step {best}" if ranked else "any finite value"
+            end.stop(f"{self._metric} was not better than {since} in {self._patience} evaluations")
+
+    def check(self, metrics: Metrics) -> None:
+        """Raises OptionError unless it is known which values of its metric are the best."""
+        self._better = better_of(metrics, self._metric, self._better, ("metric", "better"))
 
 
 class WandbCallback(Callback):

@@ -21,14 +21,11 @@ from pipeline.errors import EmptySplitError, FingerprintError, InputError, Optio
 from pipeline.hosts import Hosts
 from pipeline.inputs.input_info import InputInfo
 from pipeline.inputs.unbatched import Unbatched
-from pipeline.spec import narrowed
+from pipeline.spec import MASK, narrowed
 from trainer.mesh.batch_spec import batch_struct, check_is_mapping
 
 __all__ = [
-    "CRC",
-    "INDEX",
     "LABELLED",
-    "MASK",
     "SEED",
     "Input",
     "InputContext",
@@ -41,12 +38,6 @@ __all__ = [
     "as_input",
 ]
 
-MASK = "_mask"
-"""The key of the mask in a batch: float32 [b], 0 on padding."""
-INDEX = "_index"
-"""The key of the records' numbers: int32 [b], -1 on padding."""
-CRC = "_crc"
-"""The key of the records' checksums: uint32 [b], 0 on padding."""
 SEED = "_seed"
 """The key of the records' seeds in training: uint32 [b, 2], 0 on padding."""
 ITERABLE = "iterable"  # in place of a fingerprint

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from pipeline.checks import check_number
+from pipeline.checks import check_number, check_positive_int
 from pipeline.errors import OptionError
 from trainer.checkpointing.warm_start import WarmStart
 from trainer.config import Export, TrainerConfig, settings
@@ -73,6 +73,11 @@ class Recipe(ABC):
     checkpoint_path: str | None = None
     """For evaluate, predict, export and sample: another work directory, or a checkpoint in it,
     whose model to use. Results are still written to --workdir."""
+    eval_every_steps: int | None = None
+    """Evaluate every so many steps of the training, too, not only at its end."""
+    patience: int | None = None
+    """With --eval-every-steps: end the training once this many evaluations in a row have brought
+    no better value of --keep-best, by default of the loss."""
     check_padding: bool = False
     """Evaluate with three kinds of padding after the last record; an error unless the metrics are
     bit-identical."""
@@ -86,6 +91,13 @@ class Recipe(ABC):
 
     def __post_init__(self) -> None:
         check_number("follow_seconds", self.follow_seconds, above=0)
+        check_positive_int("eval_every_steps", self.eval_every_steps)
+        check_positive_int("patience", self.patience)
+        if self.patience and not self.eval_every_steps:
+            raise OptionError(
+                f"patience={self.patience} counts evaluations during the training. Give "
+                "eval_every_steps, too."
+            )
         if not isinstance(self.trainer.workdir, str):
             raise OptionError(
                 "workdir is not given. Give trainer=settings(workdir=...), or --workdir to the "

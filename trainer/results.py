@@ -149,7 +149,8 @@ class TrainResult:
     state and speed are None if there was nothing to do. The speed is that of the loop, without
     compilation. stopped: why it ended before its goal; None if it did not. evaluations: those of
     train_and_evaluate. executables: number of programs compiled for the loop. goodput: of the work
-    directory, with all its runs; None on hosts other than host 0, and in a fast_dev_run."""
+    directory, with all its runs; None on hosts other than host 0, and in a fast_dev_run. weighted:
+    whether the task weighs the losses."""
 
     start_step: int
     step: int
@@ -160,10 +161,12 @@ class TrainResult:
     stopped: str | None = None
     evaluations: tuple[EvalResult, ...] = ()
     goodput: Goodput | None = None
+    weighted: bool = False
 
     def __str__(self) -> str:
         values = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
         steps = f"steps {self.start_step} to {self.step}: {values or 'nothing to train'}"
+        steps += ", where the loss is weighted" * self.weighted
         lines = [steps, self.speed, *self.evaluations]
         return "\n".join(str(line) for line in lines if line)
 

@@ -235,6 +235,8 @@ class Task:
         devices exchange gradients once per update, however many microbatches it has.
     module(variables) -> the model as an object of its library; nnx_task makes an nnx.Module. None:
         there is none.
+    sample_weight(batch) -> float [b]: what the losses of training are multiplied by, before their
+        mean. Evaluations and metrics weigh all records alike.
     offsets: key -> what is subtracted from the integers of a batch, see train_dataset.
     added: prediction -> what the host adds to it, as devices compute in 32 bits: an int in int64, a
         float in float64."""
@@ -251,6 +253,7 @@ class Task:
     independent_rows: bool = False
     module: Callable[[Variables], Any] | None = None
     target: Target | None = None
+    sample_weight: Callable[[Batch], Array] | None = None
     offsets: Mapping[str, int] = field(default_factory=dict)
     added: Mapping[str, float] = field(default_factory=dict)
 

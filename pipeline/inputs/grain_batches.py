@@ -13,11 +13,11 @@ import numpy as np
 from pipeline.errors import EmptySplitError, EvaluationError, FingerprintError, InputError
 from pipeline.hosts import ONE_HOST, Hosts
 from pipeline.inputs.batches import Batch
-from pipeline.inputs.input_info import InputInfo
-from pipeline.inputs.program import GRAIN, MASK, Program, own_rows, padding, proven_by
+from pipeline.inputs.input_info import InputInfo, proven_by
+from pipeline.inputs.program import GRAIN, Program, own_rows, padding
 from pipeline.logs import log
 from pipeline.sources.records import Records
-from pipeline.spec import NUMBERS, RESERVED, ArraySpec, delivered, leaves, mapped, tree_of
+from pipeline.spec import MASK, NUMBERS, RESERVED, ArraySpec, delivered, leaves, mapped, tree_of
 
 ENDLESS = 2**62  # elements; a repeated MapDataset has more
 EMPTY = "the Grain dataset has no elements."

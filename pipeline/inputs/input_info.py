@@ -2,10 +2,12 @@
 own, start here. NumPy only."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pipeline.description import Description
+from pipeline.sources.records import RecordsInfo
+from pipeline.spec import CRC
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,3 +61,17 @@ class InputInfo:
     description: Description | None = None
     copies: Mapping[str, int] | None = None
     name: str | None = None
+
+
+def proven_by(info: InputInfo, records: RecordsInfo) -> InputInfo:
+    """The info of an epoch whose examples are these records."""
+    return replace(
+        info,
+        num_records=records.num_records,
+        expected_crc=records.crc_sum if CRC in info.spec else None,
+        verify_command=records.verify_command,
+        totals=records.totals,
+        description=records.description,
+        copies=records.copies,
+        name=records.name,
+    )

@@ -22,12 +22,8 @@ from pipeline.inputs.iterator_states import (
     chained,
 )
 from pipeline.logs import log
-from pipeline.sources.records import RecordsInfo
-from pipeline.spec import RESERVED, leaves, mapped, narrowed, tree_of
+from pipeline.spec import MASK, RESERVED, leaves, mapped, narrowed, tree_of
 
-MASK = "_mask"
-INDEX = "_index"
-CRC = "_crc"
 TF_DATA = "a tf.data program"
 GRAIN = "a Grain program"
 # whose states and checksums are kept: the trainer saves a position when it has read further
@@ -273,20 +269,6 @@ def padding(spec: Mapping[str, Any]) -> Batch:
     return tree_of(
         (path, np.full(like.shape, RESERVED[path[0]].pad if path[0] in RESERVED else 0, like.dtype))
         for path, like in leaves(spec)
-    )
-
-
-def proven_by(info: InputInfo, records: RecordsInfo) -> InputInfo:
-    """The info of an epoch whose examples are these records."""
-    return replace(
-        info,
-        num_records=records.num_records,
-        expected_crc=records.crc_sum if CRC in info.spec else None,
-        verify_command=records.verify_command,
-        totals=records.totals,
-        description=records.description,
-        copies=records.copies,
-        name=records.name,
     )
 
 

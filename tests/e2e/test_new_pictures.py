@@ -230,12 +230,19 @@ def test_a_loaded_model_predicts_arrays_as_the_trainer_predicts_records(digits, 
     assert (model.inputs["image"].shape, model.inputs["image"].dtype) == ((1, 32, 32, 1), np.uint8)
     image = given[0]["image"]
     for wrong, problem in (
-        (image / np.float32(255), r"float32 .*; the recipe reads uint8 \[rows, 32, 32, 1\]"),
-        (image[:, 1:], r"'image' is uint8 \[4, 31, 32, 1\]; the recipe reads"),
+        (image / np.float32(255), r"float32 .*; the model reads image: uint8 \[rows, 32, 32, 1\]"),
+        (image[:, 1:], r"'image' is uint8 \[4, 31, 32, 1\]; the model reads image:"),
+        (image / 255, r"'image' is float64 .*; the model reads image: uint8"),
+        (image.astype(np.int64) + 256, r"'image' is int64 .*; the model reads image: uint8"),
         (image[:0], "the batch has no rows"),
     ):
         with pytest.raises(OptionError, match=problem):
             model.predict({"image": wrong})
+    with pytest.raises(OptionError, match=r"no 'image'; the model reads image: uint8 \[rows, 32,"):
+        model.predict({"x": image})
+    by_default = model.predict({"image": image.astype(np.int64)})  # np.array(lists)
+    assert by_default["class"].tolist() == made[0]["class"].tolist()
+    assert repr(model).startswith("<LoadedModel of step 3, which reads image: uint8 [rows, 32,")
     assert model.step == 3
     logits = model.module(image, given[0]["_mask"])
     assert (np.argmax(logits, -1) + 1).tolist() == made[0]["class"].tolist()

@@ -16,8 +16,10 @@ import pdoc
 import pdoc.doc
 
 MODULES = (
+    "infeed",
     "infeed.metrics",
     "pipeline.datasets",
+    "pipeline.epoch",
     "pipeline.tf_data",
     "pipeline.grain",
     "pipeline.ops",

@@ -68,6 +68,7 @@ def checked(kind, **fields):
         (lambda: checked(Flowers), "Flowers has no records to use in place of split 'train' with --tiny. Give"),
         (lambda: checked(Counted, mode="predict", report="out.html"), "'out.html' with mode=predict: only train and evaluate write a page. Leave it out"),
         (lambda: checked(Counted, mode="evaluate", report="/"), "is a directory. Give the name of a file in it: .*/page.html"),
+        (lambda: Counted(tiny=True, trainer=settings(workdir="w"), patience=2), "patience=2 counts evaluations during the training. Give eval_every_steps"),
         (lambda: checked(Counted, report="az://bucket/out.html"), "storage az:// is not supported"),
     ],
 )  # fmt: skip

@@ -17,6 +17,7 @@ from pipeline.pages.shown_records import show_records
 from pipeline.sizes import format_bytes
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
+from trainer.callbacks import Callback, EarlyStopping
 from trainer.checkpointing.listing import checkpoints_directory
 from trainer.commands import name_of
 from trainer.commands.evaluation_page import evaluation_page, joined
@@ -84,7 +85,7 @@ def run(recipe: Recipe, command: Invocation | None = None) -> None:
     trainer = Trainer(
         task,
         recipe.trainer,
-        callbacks=recipe.callbacks(),
+        callbacks=_callbacks(recipe),
         warm_start=recipe.warm_start,
         command=command,
     )
@@ -107,10 +108,31 @@ def run(recipe: Recipe, command: Invocation | None = None) -> None:
     elif recipe.mode == "export":
         _export(trainer, recipe)
     else:
-        trained = trainer.train(recipe.train_input) if recipe.mode == "train" else None
-        _evaluate(trainer, recipe, command)
-        if trained and recipe.export.export_path:
+        if not (recipe.mode == "train" and _trained_and_evaluated(trainer, recipe)):
+            _evaluate(trainer, recipe, command)
+        if recipe.mode == "train" and recipe.export.export_path:
             _export(trainer, recipe)
+
+
+def _callbacks(recipe: Recipe) -> Sequence[Callback]:
+    if recipe.patience is None or recipe.mode != "train":
+        return recipe.callbacks()
+    metric, better = recipe.trainer.keep_best or "loss", recipe.trainer.keep_best_mode
+    return [*recipe.callbacks(), EarlyStopping(metric, recipe.patience, better=better)]
+
+
+def _trained_and_evaluated(trainer: Trainer, recipe: Recipe) -> bool:
+    """Trains. Whether the last state was evaluated, too, as far as that was asked for."""
+    if recipe.eval_every_steps is None:
+        trainer.train(recipe.train_input)
+        return False
+    evaluations = trainer.train_and_evaluate(
+        recipe.train_input, recipe.eval_input, eval_every_steps=recipe.eval_every_steps
+    ).evaluations
+    if not evaluations or recipe.report or recipe.check_padding:
+        return False
+    _say_result(recipe, evaluations[-1])
+    return True
 
 
 def _try(trainer: Trainer, recipe: Recipe, command: Invocation | None, predicts: bool) -> None:

@@ -227,6 +227,7 @@ class PeriodicEvaluations:
             self._evaluations[name] = evaluation
             result = replace(evaluation.epoch(), name=name)
             self.results.append(result)
+            log.info("%s%s", f"{name}: " if name else "", result)
             self.session.ownership.fence()
             report(self.session, state, result, stop, final=final, for_best=name == first)
 

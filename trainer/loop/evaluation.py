@@ -11,8 +11,8 @@ import numpy as np
 
 from pipeline.errors import EvaluationError, InputError
 from pipeline.logs import logger
-from pipeline.spec import with_offsets
-from trainer.inputs import INDEX, MASK, IterableInput
+from pipeline.spec import INDEX, MASK, with_offsets
+from trainer.inputs import IterableInput
 from trainer.loop.dispatching import DispatchResult
 from trainer.loop.exact_epoch import Delivered, ExactEpoch, Proof
 from trainer.loop.job import Job, OpenedInput

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pipeline.epoch import check_counts
 from pipeline.errors import EvaluationError
 from pipeline.logs import logger
 from pipeline.sizes import counted
@@ -73,9 +74,8 @@ class ExactEpoch:
 
 
 class Delivered(NamedTuple):
-    """What an exact epoch delivered. records: rows that counted. labelled: those that have a label.
-    masked: bad records that were left out. unseen: values of categories that the model has never
-    seen. crc: the sum of the records' crcs mod 2**32, plus the expected crcs of masked records."""
+    """What an exact epoch delivered. labelled: the records that have a label. unseen: values of
+    categories that the model has never seen. Others: see Counted."""
 
     records: int
     labelled: int
@@ -103,57 +103,30 @@ class Proof:
             self.sums[name] += values.sum(dtype=kind).item()
         return self.sums[RECORDS] - before
 
-    def delivered(self) -> Delivered:
-        """What was delivered so far. Records masked by an input without on_error="mask" count as
-        missing."""
-        sums = self.sums
-        masked = sums[BAD_ROWS] if self._info.on_error == "mask" else 0
-        return Delivered(sums[RECORDS], sums[LABELLED], masked, sums[UNSEEN], sums[CRC_SUM] % 2**32)
-
     def check(self, call: str, so: str, left: str) -> Delivered:
-        """EvaluationError unless everything that is due was added.
+        """EvaluationError unless everything that is due was added: see check_counts.
 
-        so: the consequence for the result of `call`. left: what the log says of the records that
-        count, where others were left out as bad."""
-        delivered = self.delivered()
-        records = delivered.records
-        due = self._info.num_records
-        expected_crc = self._info.expected_crc
-        left_out = f" and left out {delivered.masked} as bad" if delivered.masked else ""
-        if due is not None and records + delivered.masked != due:
-            raise EvaluationError(
-                f"the {call} counted {records} records{left_out}; the split has {due}. The "
-                f"input delivered a record twice or not at all, or its _mask is wrong; {so}. "
-                f"{self._next_step}"
-            )
-        if expected_crc is not None and delivered.crc != expected_crc:
-            raise EvaluationError(
-                f"the {call} counted {records} records{left_out} as due, but their crcs add "
-                f"up to {delivered.crc:08x} and not to the index's {expected_crc:08x}. Some record "
-                f"was delivered in place of another; {so}. {self._next_step}"
-            )
-        if delivered.unseen:
+        left: what the log says of the records that count, where others were left out as bad."""
+        sums = self.sums
+        counts = [sums[name] for name in (RECORDS, BAD_ROWS, CRC_SUM)]
+        epoch = check_counts(self._info, counts, call, so)
+        if sums[UNSEEN]:
             log.warning(
                 "%s: categories that the model has never seen count as missing (%s)",
                 call,
-                counted(delivered.unseen, "value"),
+                counted(sums[UNSEEN], "value"),
             )
-        if records == 0:
-            raise EvaluationError(
-                f"no row of the input has a _mask above 0{' (all are bad)' * bool(left_out)}, so "
-                f"the {call} has nothing to count. {self._next_step}"
-            )
-        if delivered.masked:
-            bad = counted(delivered.masked, "bad record")
-            log.warning("%s: left out %s%s %d", call, bad, left, records)
-        return delivered
+        if masked := epoch.masked:
+            bad = counted(masked, "bad record")
+            log.warning("%s: left out %s%s %d", call, bad, left, epoch.records)
+        return Delivered(epoch.records, sums[LABELLED], masked, sums[UNSEEN], epoch.crc)
 
     def check_totals(self, by_metric: Mapping[str, Mapping[str, int]], so: str) -> None:
         """EvaluationError unless each metric's totals are those that the dataset states.
 
         Not checked if bad records were masked, because the dataset's totals include them. `so`: as
         in check."""
-        if self.delivered().masked:
+        if self._info.on_error == "mask" and self.sums[BAD_ROWS]:
             return
         for metric, totals in by_metric.items():
             for name, total in totals.items():
@@ -165,17 +138,3 @@ class Proof:
                         f"the records; {so}. Check the batches and what the metric counts, or give "
                         "it total=None if it counts something else."
                     )
-
-    @property
-    def _next_step(self) -> str:
-        step = (
-            "Check the input's batches: in an epoch each record must come once, with its number in "
-            "_index and a _mask above 0. For converted shards, infeed verify DIR --decode lists "
-            "damaged records."
-        )
-        if command := self._info.verify_command:
-            step = (
-                f"To see damaged records: {command}. If it finds none, check what is between "
-                "eval_dataset and the trainer: a wrapper, or an input or source of your own."
-            )
-        return f"{step} The proof is described in ARCHITECTURE.md, How an evaluation is proven."

@@ -27,9 +27,10 @@ from pipeline.hosts import ONE_HOST
 from pipeline.inputs.batch_decoder import Serving
 from pipeline.logs import logger
 from pipeline.shards.schema import Labels
+from pipeline.spec import INDEX, MASK
 from trainer.checkpointing.contents import versions
 from trainer.checkpointing.manager import WhichStep
-from trainer.inputs import INDEX, MASK, InputFn, as_function, as_input, first_batches
+from trainer.inputs import InputFn, as_function, as_input, first_batches
 from trainer.loop.job import Job, OpenedInput
 from trainer.loop.prediction import Prediction
 from trainer.loop.session import Session, open_session, restore

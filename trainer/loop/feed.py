@@ -20,8 +20,8 @@ from pipeline.errors import InputError, StallError
 from pipeline.inputs.slots import Slots
 from pipeline.logs import logger
 from pipeline.raw.cells import MISSING
+from pipeline.spec import MASK
 from trainer.hosts.exits import Check
-from trainer.inputs import MASK
 from trainer.loop.compiled import Compiled
 from trainer.mesh.batch_spec import check_batch
 

@@ -13,7 +13,7 @@ from pipeline.errors import InfeedError, InputError, OptionError
 from pipeline.hosts import Hosts
 from pipeline.logs import logger
 from pipeline.sizes import counted, format_bytes
-from trainer.callbacks import Callback, Exporter
+from trainer.callbacks import Callback
 from trainer.config import TrainerConfig
 from trainer.inputs import (
     MASK,
@@ -97,8 +97,7 @@ class Job:
                 "Task.augment", "Augment in loss_fn, which has the step's random key."
             )
         for callback in self.callbacks:
-            if isinstance(callback, Exporter):
-                callback.check(self.task.metrics)
+            callback.check(self.task.metrics)
         if (metric := self.config.keep_best) is not None:
             better = better_of(self.task.metrics, metric, self.config.keep_best_mode)
             object.__setattr__(self, "config", replace(self.config, keep_best_mode=better))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -11,12 +11,12 @@ import numpy as np
 from jax import Array
 
 from pipeline.errors import CheckpointError, OptionError
-from pipeline.spec import centered, with_offsets
+from pipeline.spec import INDEX, MASK, centered, with_offsets
 from pipeline.storage.storage import join
 from trainer.checkpointing.kept_data import as_in_run
 from trainer.checkpointing.manager import CheckpointManager, WhichStep
 from trainer.config import TrainerConfig
-from trainer.inputs import INDEX, MASK, InputFn
+from trainer.inputs import InputFn
 from trainer.loop.job import Job
 from trainer.loop.prediction import check_predict
 from trainer.mesh.batch_spec import check_is_mapping
@@ -29,7 +29,7 @@ from trainer.task import Task, Variables
 MOST_BYTES = 2**26  # of one row: the file may state any number
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LoadedModel:
     """A trained model on one device.
 
@@ -42,10 +42,14 @@ class LoadedModel:
         dtype: int64 where the task has an offset, which predict subtracts."""
 
     step: int
-    task: Task = field(repr=False)
-    variables: Variables = field(repr=False)
-    recipe: Any = field(repr=False)
+    task: Task
+    variables: Variables
+    recipe: Any
     inputs: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        reads = ", ".join(_readable(name, spec) for name, spec in self.inputs.items())
+        return f"<LoadedModel of step {self.step}, which reads {reads}>"
 
     @property
     def module(self) -> Any:
@@ -63,34 +67,59 @@ class LoadedModel:
         records.
 
         batch: the arrays that the task reads, [b, ...] each, such as {"image": uint8 [b, height,
-        width, channels]}. Without "_mask", all rows count. Compiled for each new size of a batch.
-        OptionError for no rows, and for an array of another shape or dtype than `inputs` has, which
-        a model might take for something else."""
+        width, channels]}. Those of NumPy's default dtypes, int64 and float64, are converted if no
+        integer changes. Without "_mask", all rows count. Compiled for each new size of a batch.
+        OptionError for no rows, an array that is missing, and one of another shape or dtype than
+        `inputs` has, which a model might take for something else."""
         check_is_mapping(batch)
         rows = next((leaf.shape[0] for leaf in jax.tree.leaves(dict(batch))), 0)
         if not rows:
             raise OptionError("the batch has no rows.")
-        for name in self.inputs.keys() & batch.keys():
-            array = batch[name]
-            spec = self.inputs[name]
-            narrow = name in self.task.offsets and array.dtype.kind in "iu"
-            if isinstance(spec, jax.ShapeDtypeStruct) and (
-                (array.dtype != spec.dtype and not narrow) or array.shape[1:] != spec.shape[1:]
-            ):
-                raise OptionError(
-                    f"{name!r} is {array.dtype} {list(array.shape)}; the recipe reads {spec.dtype} "
-                    f"[rows, {', '.join(map(str, spec.shape[1:]))}]."
-                )
         batch = {MASK: np.ones(rows, np.float32), **batch}
+        for name, spec in self.inputs.items():
+            if name in batch and isinstance(spec, jax.ShapeDtypeStruct):
+                batch[name] = self._as_read(name, batch[name], spec)
         for name in self.task.offsets.keys() & batch.keys():
             batch[name] = centered(batch[name], self.task.offsets[name])
-        predicted = with_offsets(self._predict(self.variables, batch)[ROWS], self.task.added)
+        try:
+            predicted = self._predict(self.variables, batch)[ROWS]
+        except KeyError as error:
+            if (name := error.args[0]) not in self.inputs:
+                raise
+            reads = _readable(name, self.inputs[name])
+            raise OptionError(f"the batch has no {name!r}; the model reads {reads}.") from None
+        predicted = with_offsets(predicted, self.task.added)
         return {name: rows for name, rows in predicted.items() if name not in (MASK, INDEX)}
+
+    def _as_read(self, name: str, array: Any, spec: jax.ShapeDtypeStruct) -> Any:
+        """The array with the dtype of `inputs`; OptionError if it is another."""
+        converted = _without_loss(array, spec.dtype)
+        integer = name in self.task.offsets and array.dtype.kind in "iu"  # of any size
+        if array.shape[1:] != spec.shape[1:] or (converted.dtype != spec.dtype and not integer):
+            raise OptionError(
+                f"{name!r} is {array.dtype} {list(array.shape)}; the model reads "
+                f"{_readable(name, spec)}."
+            )
+        return array if integer else converted
 
     @cached_property
     def _predict(self) -> Any:
         check_predict(self.task, None)
         return jax.jit(predict_step(self.task, None))
+
+
+def _without_loss(array: Any, dtype: np.dtype) -> Any:
+    """An int64 or float64 array in this dtype, unless an integer changes or a float becomes one;
+    any other as it is."""
+    if array.dtype == np.int64 and (array.astype(dtype) == array).all():
+        return array.astype(dtype)
+    return array.astype(dtype) if array.dtype == np.float64 and dtype.kind == "f" else array
+
+
+def _readable(name: str, spec: Any) -> str:
+    if not isinstance(spec, jax.ShapeDtypeStruct):  # nested
+        return name
+    return f"{name}: {spec.dtype} [{', '.join(['rows', *map(str, spec.shape[1:])])}]"
 
 
 def run_without_recipe(workdir: str) -> tuple[TrainerConfig, InputFn]:

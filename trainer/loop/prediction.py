@@ -11,10 +11,10 @@ import jax
 import numpy as np
 
 from pipeline.errors import HostError, OptionError
-from pipeline.spec import with_offsets
+from pipeline.spec import MASK, with_offsets
 from pipeline.user_code import ShortErrors
 from trainer.checkpointing.manager import WhichStep
-from trainer.inputs import MASK, InputFn
+from trainer.inputs import InputFn
 from trainer.loop.dispatching import Dispatches, DispatchResult
 from trainer.loop.exact_epoch import ExactEpoch, Proof
 from trainer.loop.job import Job, OpenedInput

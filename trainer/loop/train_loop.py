@@ -263,6 +263,7 @@ class Training:
             speed=speed,
             executables=len(self.program.executables),
             stopped=stopped.stop or None,
+            weighted=self.session.job.task.sample_weight is not None,
             goodput=None
             if first is None
             else Goodput(self._productive_seconds, time.time() - first),
@@ -280,7 +281,7 @@ def _say_beginning(
     job: Job, begun: Begun, end: int | None, program: Compiled, pace: Pace | None
 ) -> None:
     log.info(
-        "training steps %d to %s: %s parameters, batch %d on %s, %s steps per dispatch%s",
+        "training steps %d to %s: %s parameters, batch %d on %s, %s steps per dispatch%s%s",
         begun.step,
         "the end of the input" if end is None else end,
         f"{sum(leaf.size for leaf in jax.tree.leaves(begun.state.variables.params)):,}",
@@ -288,6 +289,7 @@ def _say_beginning(
         counted(job.placement.mesh.size, f"{jax.default_backend()} device"),
         f"{job.config.iterations_per_loop} of" if pace else program.k,
         " in one program" if program.scans else "",
+        ", weighted loss" if job.task.sample_weight else "",
     )
 
 

@@ -14,7 +14,8 @@ from jax import Array
 from pipeline.checks import did_you_mean
 from pipeline.errors import InputError
 from pipeline.sizes import counted
-from trainer.inputs import LABELLED, MASK
+from pipeline.spec import MASK
+from trainer.inputs import LABELLED
 from trainer.task import Batch, Metrics, Target
 
 FromBatch = str | Callable[[Any, Batch], Array]

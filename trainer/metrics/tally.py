@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 
 from pipeline.errors import InputError
-from trainer.inputs import CRC, INDEX, MASK
+from pipeline.spec import CRC, INDEX, MASK
 from trainer.mesh.batch_spec import ROWS_FIRST, BatchAxes
 from trainer.metrics.labels import counting, outside_rows
 from trainer.task import Batch, Metric, Metrics

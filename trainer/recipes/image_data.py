@@ -1,6 +1,8 @@
 """The features of labelled images, their classes and file names, found in the description of a
 dataset, so that users need not give them."""
 
+import time
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +15,7 @@ from pipeline.errors import OptionError
 from pipeline.logs import logger
 from pipeline.shards.example_decoding import decode_features
 from pipeline.shards.schema import Labels, Schema
+from pipeline.sources.dataset import Dataset
 from pipeline.sources.indexed_records import FILE_NAME_KEYS
 from pipeline.sources.records import Record, Records, fetch
 
@@ -119,6 +122,14 @@ def file_name_key(schema: Schema) -> str | None:
         if key in schema.features and schema.features[key].dtype == "bytes":
             return key
     return None
+
+
+def class_counts(records: Dataset, data: ImageData) -> list[int]:
+    """How many of the records have each class. Reads all of them, and logs how long that took."""
+    began = time.monotonic()
+    counts = Counter(int(example[data.label]) for example in records.examples([data.label]))
+    log.info("counted the classes of %d records in %.1f s", len(records), time.monotonic() - began)
+    return [counts[data.base + number] for number in range(data.num_classes)]
 
 
 class FileNames:

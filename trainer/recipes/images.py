@@ -22,6 +22,7 @@ from trainer.recipes.image_data import (
     IMAGE,
     FileNames,
     ImageData,
+    class_counts,
     file_name_key,
     image_data,
 )
@@ -88,6 +89,9 @@ class Config(DataRecipe):
     """Paste rectangles of other images, with areas from Beta(x, x); 1.0 is usual."""
     label_smoothing: float = 0.0
     """Share of each label that is spread over all classes."""
+    class_weights: Literal["equal", "balanced"] = "equal"
+    """What the records of a class weigh in the loss of the training; metrics weigh all alike.
+    balanced: all classes the same in sum. It reads all training records first, to count them."""
     widths: tuple[int, ...] = (32, 64, 128, 256)
     """Channels of the CNN's convolutions; each one halves the image."""
     optimizer: OptimizerConfig = OptimizerConfig(learning_rate=2e-3, weight_decay=0.05)
@@ -143,13 +147,21 @@ class Config(DataRecipe):
 
     def task(self) -> "Task":
         """See classifier_task."""
-        from trainer.recipes.tasks import classifier_task
+        from trainer.recipes.tasks import balanced_weights, classifier_task
         from trainer.task import Target
 
         data = self.image_data
         target = Target(data.label, data.num_classes, data.base)
+        weights = None
+        if self.class_weights == "balanced" and self.mode == "train":
+            weights = balanced_weights(class_counts(self.train_records, data))
         return classifier_task(
-            self, self.network, target, top5=data.num_classes > 5, augment=self._on_device()
+            self,
+            self.network,
+            target,
+            top5=data.num_classes > 5,
+            augment=self._on_device(),
+            class_weights=weights,
         )
 
     def network(self, rngs: Any) -> "SmallCnn | ResNet":

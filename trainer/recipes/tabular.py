@@ -14,7 +14,7 @@ is predicted."""
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -55,6 +55,12 @@ class Config(DataRecipe):
     """Widths of the dense layers."""
     dropout: float = 0.2
     """Share of the outputs of each layer that a training step leaves out."""
+    class_weights: Literal["equal", "balanced"] = "equal"
+    """What the rows of a class weigh in the loss of the training; metrics weigh all alike.
+    balanced: all classes the same in sum."""
+    weight_column: str | None = None
+    """A column of numbers that say what each row weighs in the loss of the training. It is no
+    input."""
     optimizer: OptimizerConfig = OptimizerConfig(learning_rate=3e-3, weight_decay=1.0)
     trainer: TrainerConfig = settings(eval_batch_size=512, iterations_per_loop=50, max_steps=2000)
 
@@ -86,7 +92,7 @@ class Config(DataRecipe):
         inputs = {
             name: size
             for name, size in self._sizes.items()
-            if name in names and name != self.predicted
+            if name in names and name not in (self.predicted, self.weight_column)
         }
         if not inputs:
             raise OptionError(
@@ -133,6 +139,27 @@ class Config(DataRecipe):
         have."""
         super().check()
         _ = self.inputs
+        if self.class_weights == "balanced" and not self._classes:
+            raise OptionError(
+                f"class_weights=balanced, but {self.predicted!r} is a number. Leave it out, or "
+                "give weight_column."
+            )
+        if self.weight_column is not None and self.mode == "train":
+            self._check_weights(self.weight_column)
+
+    def _check_weights(self, name: str) -> None:
+        lists = self._sizes[self._column("weight_column", name)] > 1
+        column = self.statistics[name]
+        has = "lists" if lists else "categories"
+        if column.min is not None and not lists:
+            weighs = column.min >= 0 < (column.max or 0) and not column.missing
+            if weighs and name != self.predicted:
+                return
+            has = f"numbers from {column.min:g} to {column.max:g}, and {column.missing} missing"
+        raise OptionError(
+            f"weight_column={name!r} has {has}. It must have a number of at least 0 in each row, "
+            "not only zeros, and not be the target."
+        )
 
     def class_names(self) -> Mapping[str, Labels]:
         """The names of the predicted class."""
@@ -195,7 +222,8 @@ class Config(DataRecipe):
         """The inputs and the target."""
         from pipeline.datasets import train_dataset
 
-        return train_dataset(self.train_records, keys=(*self.inputs, self.predicted))
+        weights = [self.weight_column] if self.weight_column else []
+        return train_dataset(self.train_records, keys=(*self.inputs, self.predicted, *weights))
 
     def eval_input(self) -> Any:
         """Like train_input, in order."""
@@ -223,16 +251,21 @@ class Config(DataRecipe):
         from trainer.metrics.means import Regression
         from trainer.nnx_task import nnx_task
         from trainer.optimizers.build import make_optimizer
-        from trainer.recipes.tasks import classifier_task
+        from trainer.recipes.tasks import balanced_weights, classifier_task
         from trainer.task import Target
 
         key = self.predicted
         target = Target(key, len(self._classes) or None)
         if self._classes:
+            balances = self.class_weights == "balanced" and self.mode == "train"
             task = classifier_task(
-                self, self.model, target, logits_of=lambda model, batch: model(batch)
+                self,
+                self.model,
+                target,
+                logits_of=lambda model, batch: model(batch),
+                class_weights=balanced_weights([*self._classes.values()]) if balances else None,
             )
-            return replace(task, offsets=self.offsets)
+            return self._weighted(replace(task, offsets=self.offsets))
         own = self._centered(key)
         mean = own.mean or 0.0
         deviation = own.deviation or 1.0
@@ -258,4 +291,17 @@ class Config(DataRecipe):
         )
         offset = self.offsets.get(key)
         added = {} if offset is None else {"prediction": float(offset), "label": offset}
-        return replace(task, offsets=self.offsets, added=added)
+        return self._weighted(replace(task, offsets=self.offsets, added=added))
+
+    def _weighted(self, task: "Task") -> "Task":
+        """The task with the weights of weight_column, besides those of classes."""
+        name = self.weight_column
+        if name is None or self.mode != "train":
+            return task
+        of_class = task.sample_weight or (lambda _: 1.0)
+        offset = self.offsets.get(name, 0)
+
+        def weight(batch: "Batch") -> "jax.Array":
+            return (batch[name].astype("float32") + offset).reshape(-1) * of_class(batch)
+
+        return replace(task, sample_weight=weight)

@@ -1,16 +1,19 @@
 """The tasks of recipes: of a classifier of images, and of a language model, which predicts the next
 token of packed text, or draws samples token by token inside one compiled loop."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 
-from trainer.inputs import MASK
+from pipeline.logs import logger
+from pipeline.spec import MASK
 from trainer.metrics.classes import Accuracy, TopK
 from trainer.metrics.means import Perplexity
 from trainer.metrics.tokens import BitsPerByte, TokenAccuracy, next_tokens
@@ -20,6 +23,7 @@ from trainer.recipes.image_data import IMAGE
 from trainer.task import Augment, Batch, Target, Task
 
 SOFT_LABELS = "labels"
+log = logger("trainer")
 
 
 def classifier_task(
@@ -32,13 +36,14 @@ def classifier_task(
     ),
     top5: bool = False,
     augment: Augment | None = None,
+    class_weights: np.ndarray | None = None,
 ) -> Task:
     """Cross entropy and accuracy of a model, on the target.
 
     config: a recipe; its optimizer and precision count. logits_of: calls the model; by default with
     the feature "image" and the mask. In training, SOFT_LABELS, shares of the classes, take the
-    label's place if `augment` makes them. Predicts the class and its probability; also the label,
-    where the batch has one."""
+    label's place if `augment` makes them. class_weights: float32 [classes], of the records of each
+    in training. Predicts the class and its probability; also the label, where the batch has one."""
 
     def labels(_: Any, batch: Batch) -> Array:
         return batch[target.key] - target.base
@@ -56,7 +61,12 @@ def classifier_task(
         label = {"label": batch[target.key]} if target.key in batch else {}
         return {"class": best, **label, "probability": probabilities.max(axis=-1)}
 
-    return nnx_task(
+    def weight(batch: Batch) -> Array:
+        if SOFT_LABELS in batch:
+            return batch[SOFT_LABELS] @ class_weights
+        return jnp.asarray(class_weights)[labels({}, batch)]
+
+    task = nnx_task(
         make_model,
         loss,
         make_optimizer(config.optimizer, config.run),
@@ -66,6 +76,20 @@ def classifier_task(
         precision=config.trainer.precision,
         target=target,
     )
+    return task if class_weights is None else replace(task, sample_weight=weight)
+
+
+def balanced_weights(counts: Sequence[int]) -> np.ndarray:
+    """float32 [classes]: what makes all classes that have records count alike, with a mean of 1
+    over the records.
+
+    counts: of the records of each class in training."""
+    records = np.array(counts, np.float64)
+    weights = records.sum() / np.maximum(records, 1) / max(1, np.count_nonzero(records))
+    weights[records == 0] = 0.0
+    lightest, heaviest = weights[records > 0].min(initial=0), weights.max(initial=0)
+    log.info("class_weights: records weigh %.3g to %.3g in the loss", lightest, heaviest)
+    return weights.astype(np.float32)
 
 
 class LanguageModel(Protocol):

@@ -29,9 +29,8 @@ from pipeline.errors import ExportError, InfeedError, OptionError
 from pipeline.inputs.batch_decoder import Serving
 from pipeline.logs import logger
 from pipeline.shards.schema import Labels
-from pipeline.spec import BYTES, ArraySpec, with_offsets
+from pipeline.spec import BYTES, INDEX, MASK, ArraySpec, with_offsets
 from pipeline.tf_cpu import tf
-from trainer.inputs import INDEX, MASK
 from trainer.mesh.batch_spec import named_leaves
 from trainer.mesh.placement import Placement
 from trainer.serving.graph_decoding import decode_payloads, decode_stored, decodes_images, narrowed

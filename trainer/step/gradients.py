@@ -68,6 +68,8 @@ def gradients(
     def mean_loss(params: Any) -> tuple[Array, Any]:
         losses, after, outputs = called(task, Variables(params, variables.extra), batch, rng, True)
         values = per_record(losses, outputs, batch, task.metrics)
+        if task.sample_weight is not None:
+            values["loss"] = losses * task.sample_weight(batch)
         check_metrics(losses, outputs, batch, task.metrics)
         means = {
             name: (masked_sum if name.startswith(OUTSIDE) else mean)(value, counting(batch))

@@ -10,8 +10,9 @@ import optax
 from jax import Array
 
 from pipeline.errors import InputError
+from pipeline.spec import INDEX, MASK
 from trainer.config import OnNan
-from trainer.inputs import INDEX, LABELLED, MASK
+from trainer.inputs import LABELLED
 from trainer.mesh.batch_spec import ROWS_FIRST, BatchAxes, named_leaves
 from trainer.mesh.placement import Placement
 from trainer.metrics import labels, tally

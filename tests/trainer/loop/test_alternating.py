@@ -1,15 +1,17 @@
 """Training with evaluations in between: the training is the same, and so is each evaluation."""
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import jax
 import numpy as np
+import optax
 import pytest
 
 from pipeline.errors import OptionError
-from trainer.callbacks import Callback
+from trainer.callbacks import Callback, EarlyStopping
 from trainer.checkpointing.manager import CheckpointManager
 from trainer.trainer import Trainer
 
@@ -164,3 +166,46 @@ def test_an_evaluation_whose_callback_failed_is_made_up_for(dense_task, vector_i
         vector_input, vector_input, max_steps=4
     )
     assert diary.heard == [("evaluation", None, 4)]
+
+
+def stopped_early(task, config, inputs, max_steps, **options):
+    early = EarlyStopping(options.pop("metric", "loss"), 3, **options)
+    trainer = Trainer(task, config, callbacks=[early])
+    return trainer.train_and_evaluate(*inputs, max_steps=max_steps, eval_every_steps=4)
+
+
+@pytest.mark.parametrize("metric", ["loss", "accuracy"])
+def test_a_training_that_gets_no_better_ends_and_a_restart_goes_on_counting(
+    dense_task, vector_input, config, metric, caplog
+):
+    caplog.set_level("INFO", "trainer")
+    stuck = replace(dense_task, optimizer=optax.sgd(0.0))
+    inputs, options = [vector_input] * 2, {"metric": metric}
+    options |= {"better": "max"} if metric == "accuracy" else {}
+    alone = stopped_early(stuck, config("alone", iterations_per_loop=4), inputs, 60, **options)
+    assert [each.step for each in alone.evaluations] == [4, 8, 12, 16, alone.step]
+    assert alone.step <= 28
+    value = alone.evaluations[0].metrics[metric]
+    since = f"{metric} was not better than {np.float32(value):.6g} at step 4 in 3 evaluations"
+    assert alone.stopped == since
+    settings = config("resumed", iterations_per_loop=4)
+    assert stopped_early(stuck, settings, inputs, 8, **options).stopped is None
+    resumed = stopped_early(stuck, settings, inputs, 60, **options)
+    assert (resumed.stopped, resumed.step) == (since, alone.step)
+    assert "step 16: accuracy" in caplog.text
+
+
+def test_a_training_that_gets_better_goes_on(dense_task, vector_input, config):
+    learns = stopped_early(dense_task, config(iterations_per_loop=4), [vector_input] * 2, 40)
+    assert (learns.stopped, learns.step) == (None, 40)
+
+
+def test_early_stopping_by_what_no_evaluation_has_is_refused(dense_task, config):
+    for early, problem in (
+        (EarlyStopping("los", 3), "metric='los' is not a number that an evaluation reports"),
+        (EarlyStopping("accuracy", 3), "metric='accuracy' needs better, 'max' or 'min'"),
+    ):
+        with pytest.raises(OptionError, match=problem):
+            Trainer(dense_task, config(), callbacks=[early])
+    with pytest.raises(OptionError, match="patience=0"):
+        EarlyStopping("loss", 0)

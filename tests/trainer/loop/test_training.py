@@ -189,7 +189,8 @@ def test_the_model_of_a_run_in_python_is_loaded_with_its_task(dense_task, vector
     predicted = [row["logits"] for row in trainer.predict(eval_dataset(vectors))]
     model = load(trainer.config.workdir, "best", task=task)
     assert model.inputs["x"].shape[1:] == vectors["x"].shape[1:]
-    np.testing.assert_allclose(model.predict({"x": vectors["x"]})["logits"], predicted, rtol=1e-6)
+    for x in (vectors["x"], vectors["x"].astype(np.float64)):
+        np.testing.assert_allclose(model.predict({"x": x})["logits"], predicted, rtol=1e-6)
     with pytest.raises(InputError, match=r"a batch is a ndarray\. It must be a dict such as"):
         model.predict(vectors["x"])
     with pytest.raises(CheckpointError, match="load takes that program's task as task="):
