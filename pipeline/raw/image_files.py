@@ -14,6 +14,7 @@ from PIL import Image, features
 
 from pipeline.errors import Reject
 from pipeline.raw.jpeg import (
+    HEIC,
     NOT_RESTARTED,
     PNG_MAGIC,
     Jpeg,
@@ -45,7 +46,7 @@ _NOT_TURNED = (
 # what Pillow raises for damaged EXIF
 _DAMAGED = (OSError, SyntaxError, ValueError, TypeError, struct.error)
 
-ENCODED_AGAIN = (".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif")
+ENCODED_AGAIN = (".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".heic", ".heif")
 """The suffixes of the formats other than JPEG."""
 _BEGINNINGS = {
     "JPEG": b"\xff\xd8",
@@ -55,10 +56,12 @@ _BEGINNINGS = {
     "BMP": b"BM",
     "TIFF": b"II[*+]\0|MM\0[*+]",
     "AVIF": b"....ftyp.{0,28}avi[fs]",
+    "HEIF": HEIC,
 }
 _FIRST_FRAMES = {
     "GIF": "only the first frame of an animated GIF was taken",
     "TIFF": "only the first page of a TIFF of several was taken",
+    "HEIF": "only the main picture of a HEIC file of several was taken",
 }
 NOTES = (_NOT_TURNED, *_FIRST_FRAMES.values(), NOT_RESTARTED)
 CUT = "values of more than 8 bits were cut to 8, because a JPEG holds no more"
@@ -121,7 +124,7 @@ class ToJpeg:
         form = _format(data)
         # whichever is first in a WebP, VP8 or VP8L, holds its pixels
         lossy = form == "WEBP" and re.findall(b"VP8[ L]", data)[:1] == [b"VP8 "]
-        if lossy or form in ("JPEG", "AVIF"):
+        if lossy or form in ("JPEG", "AVIF", "HEIF"):
             image = self(data)
             return image.data, image.notes
         image = _decoded(data, form)
@@ -191,7 +194,7 @@ def _format(data: bytes) -> str:
     for form, beginning in _BEGINNINGS.items():
         if re.match(beginning, data, re.DOTALL):
             return form
-    raise Reject("not a JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF file")
+    raise Reject("not a JPEG, PNG, WebP, GIF, BMP, TIFF, AVIF or HEIC file")
 
 
 def _decoded(data: bytes, form: str) -> Image.Image:

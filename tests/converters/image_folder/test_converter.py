@@ -139,7 +139,7 @@ def test_files_that_are_not_images_are_listed_and_hidden_files_ignored(raw_image
         "train/README.md": "a file beside the class folders: it has no class",
         "train/dog/empty.png": "an empty file, or a link to none",
         **{
-            f"train/{name}/notes.txt": "not a JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF file"
+            f"train/{name}/notes.txt": "not a JPEG, PNG, WebP, GIF, BMP, TIFF, AVIF or HEIC file"
             for name in raw_image_folder.files
         },
     }
