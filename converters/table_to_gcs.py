@@ -227,7 +227,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = conversion_parser(
         "table_to_gcs", __doc__, EXAMPLES, SPLITS, raw_data, fraction=fraction, split_by=SPLIT_BY
     )
-    texts = parser.add_argument_group("texts of csv, tsv and jsonl, plain or .gz")
+    texts = parser.add_argument_group("texts of csv, tsv and jsonl, plain or compressed")
     add_csv_options(texts)
     texts.add_argument("--decimal", choices=".,", default=".", help="mark in numbers (default: .)")
     texts.add_argument(

@@ -21,7 +21,7 @@ from pipeline.packages import how_to_install
 from pipeline.raw.cells import unique
 from pipeline.shards.schema import USUAL_FORMAT, TableFormat
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import is_gzip, uncompressed
+from pipeline.storage.storage import is_compressed, uncompressed
 
 MAX_ROW_BYTES = 16 * 1024**2
 ARROW_SUFFIXES = (".parquet", ".arrow", ".feather")
@@ -59,12 +59,13 @@ class _TooLongError(_RowError):
 
 def suffix_of(uri: str) -> str:
     """The suffix that states the format of a table, such as ".csv", also of a .csv.gz or .CSV."""
-    return f".{uri.lower().removesuffix('.gz').rpartition('.')[2]}"
+    stem, _, last = uri.lower().rpartition(".")
+    return f".{stem.rpartition('.')[2] if is_compressed(uri) else last}"
 
 
 def is_table(uri: str) -> bool:
     """Whether the name is that of a table that can be read."""
-    kinds = TEXT_TABLE_SUFFIXES if is_gzip(uri) else TABLE_SUFFIXES
+    kinds = TEXT_TABLE_SUFFIXES if is_compressed(uri) else TABLE_SUFFIXES
     return suffix_of(uri) in kinds
 
 
