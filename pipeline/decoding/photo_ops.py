@@ -16,16 +16,20 @@ import numpy as np
 from pipeline.checks import check_choice, check_number
 from pipeline.decoding.encoded_images import (
     JPEG,
+    TURNS,
     jpeg_header,
+    jpeg_pixels,
     jpeg_window,
     kind_and_size,
     pillow_pixels,
+    turned,
 )
 from pipeline.decoding.image_ops import pixels_spec
 from pipeline.decoding.op import ImageOp, Size, Specs
 from pipeline.decoding.resizing import Method, check_resizing, mirrored, resized
 from pipeline.decoding.rng import Rng
 from pipeline.errors import OptionError, SchemaError
+from pipeline.raw.image_files import orientation
 from pipeline.spec import ArraySpec
 
 Window = tuple[int, int, int, int]  # y, x, height, width
@@ -40,11 +44,11 @@ class _Photo(ImageOp):
     """Common part of the ops: sets `into` to uint8 [*size, channels], 1 channel (grey) or 3 (RGB).
 
     Takes JPEG with any subsampling, grey, CMYK or progressive, PNG, WebP, and HEIC, which is
-    always upright. EXIF is ignored, including its rotation. Other data, a damaged image or more
-    than max_pixels pixels is an error that names the record. method, antialias: as in Resize.
-    scaled: a JPEG is decoded at a half, a quarter or an eighth of its size, if what is cut out
-    remains twice as large as the target; a photograph of 12 megapixels takes a fifth of the time,
-    and fine detail is averaged instead of skipped."""
+    always upright. Other data, a damaged image or more than max_pixels pixels is an error that
+    names the record. method, antialias: as in Resize. scaled: a JPEG is decoded at a half, a
+    quarter or an eighth of its size, if what is cut out remains twice as large as the target; a
+    photograph of 12 megapixels takes a fifth of the time, and fine detail is averaged instead of
+    skipped. upright: turns a JPEG by the orientation in its EXIF, which is ignored otherwise."""
 
     key: str = "image/encoded"
     _: KW_ONLY
@@ -55,6 +59,7 @@ class _Photo(ImageOp):
     antialias: bool = False
     max_pixels: int = MAX_PIXELS
     scaled: bool = False
+    upright: bool = False
 
     def __post_init__(self) -> None:
         check_resizing(self, self.size, self.method)
@@ -85,7 +90,10 @@ class _Photo(ImageOp):
                 "larger max_pixels, or convert the data again with --max-side. Its height and "
                 f"width are {height} and {width}."
             )
-        y, x, h, w = place = window(height, width)
+        exif = orientation(encoded) if self.upright and header else 1
+        y, x, h, w = place = window(*size[::-1] if TURNS[exif, 0] else size)
+        if header and exif != 1:
+            return turned(jpeg_pixels(encoded, header, self.channels), exif)[y : y + h, x : x + w]
         if header:
             least_h, least_w = target or self.size
             fits = [n for n in (2, 4, 8) if h >= 2 * n * least_h and w >= 2 * n * least_w]

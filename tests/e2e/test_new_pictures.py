@@ -111,7 +111,7 @@ def test_every_format_of_photographs_is_predicted_as_its_converted_record(
     train(workdir, "images", shards, *PHOTOS)
     predict_records(workdir, "images", shards, *PHOTOS)
     shutil.rmtree(shards)
-    lines = predicted(workdir, raw / "validation", *options)
+    lines = predicted(workdir, raw / "validation")  # turned upright if the conversion did
     names = ("class", "class_name", "probability")
     found = {(Path(line["file"]).name, *(line[name] for name in names)) for line in lines}
     assert found == {*of_records(workdir, "file", *names)}
@@ -355,7 +355,8 @@ def test_what_cannot_be_read_or_is_refused_is_named_and_the_rest_predicted(
         assert f"{file}: {problem}" in err
     assert f"{odd}/pipe.csv is a directory or a device, not a file." in err
     note = (
-        "EXIF rotates 1 of the pictures, which was ignored. --apply-orientation turns them upright"
+        "EXIF rotates 1 of the pictures, which was ignored, as by the conversion. --apply-orientation "
+        "turns them upright"
     )
     assert f"note: {note}" in err
     assert "error: left out 8 of 10, which could not be read." in err

@@ -7,7 +7,7 @@ import numpy as np
 import pillow_heif
 from PIL import Image
 
-__all__ = ["FORMATS", "encoded", "heic", "picture", "transparent"]
+__all__ = ["FORMATS", "encoded", "heic", "picture", "rotated", "transparent"]
 
 
 def picture(width: int = 120, height: int = 80, mode: str = "RGB") -> Image.Image:
@@ -33,6 +33,14 @@ def encoded(image: Image.Image, kind: str = "JPEG", **options: Any) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, kind, **options)
     return buffer.getvalue()
+
+
+def rotated(orientation: int, endian: str = "<") -> bytes:
+    """A JPEG whose EXIF, in this byte order, states how to turn it."""
+    exif = Image.Exif()
+    exif.endian = endian
+    exif[0x0112] = orientation
+    return encoded(picture(), quality=95, exif=exif)
 
 
 def heic(*images: Image.Image, orientation: int = 1) -> bytes:

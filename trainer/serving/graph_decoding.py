@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from pipeline.decoding.encoded_images import TURNS
 from pipeline.decoding.op import Features, Op
 from pipeline.decoding.padding import PadTo
 from pipeline.decoding.planning import Step
@@ -30,6 +31,9 @@ MOVING_OPS = (Keep, Drop, Rename)
 PARALLEL_RECORDS = 32
 ITS_SIZE = "Its height and width are"
 _PAYLOAD = ""  # no feature has this key
+# what EXIF has before the value of an orientation, in both byte orders
+_ORIENTATIONS = (b"\x01\x12\0\3\0\0\0\1\0", b"\x12\x01\3\0\1\0\0\0")
+_EXIF_BYTES = 1 << 16
 # the first four words: https://www.w3.org/TR/png-3/
 _PNG = np.frombuffer(b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR", ">i4").astype(np.int32)
 
@@ -240,6 +244,10 @@ def _photo(op: DecodeCentralCrop | DecodeResize, encoded: Any) -> Any:
         lambda: _jpeg_pixels(encoded, op.channels),
         lambda: _png_pixels(encoded, op.channels),
     )
+    if op.upright:
+        turn = tf.gather(TURNS, tf.where(is_jpeg, _orientation(encoded), 0))
+        pixels = tf.cond(turn[0] > 0, lambda: tf.transpose(pixels, (1, 0, 2)), lambda: pixels)
+        pixels = tf.reverse(pixels, tf.where(turn[1:])[:, 0])
     return tf.ensure_shape(pixels, [None, None, op.channels])
 
 
@@ -264,6 +272,15 @@ def _in_channels(colours: Any, channels: int) -> Any:
         return colours
     weighted = tf.cast(colours, tf.float32) * [0.299, 0.587, 0.114]
     return tf.cast(tf.round(tf.reduce_sum(weighted, -1, keepdims=True)), tf.uint8)
+
+
+def _orientation(encoded: Any) -> Any:
+    """int32: what the first entry of EXIF with the orientation says; 0 if there is none."""
+    head = tf.strings.substr(encoded, 0, _EXIF_BYTES)
+    values = [tf.strings.split(head, entry)[1:2] for entry in _ORIENTATIONS]
+    first = tf.concat([*values, [b"\0"]], 0)[0]
+    value = tf.io.decode_raw(first, tf.uint8, fixed_length=1)[0]
+    return tf.where(value < len(TURNS), tf.cast(value, tf.int32), 0)
 
 
 def _jpeg_size(encoded: Any) -> Any:
