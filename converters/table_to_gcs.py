@@ -41,7 +41,7 @@ EXAMPLES = (
         "--validation-fraction=0.1"
     ),
 )
-_OF_OTHERS = "columns of other tables (--columns NAME=skip leaves one out)"
+_OF_OTHERS = "columns of other tables, of all splits (--columns NAME=skip leaves one out)"
 _IS_ODD = re.compile(r"^\s|\s$|^[+-]?\d*\.\d+$")
 _ODD = "columns are named {}: the first line must have the names, and spaces belong to the cells."
 _NO_SPLIT = (

@@ -28,7 +28,7 @@ ARROW_SUFFIXES = (".parquet", ".arrow", ".feather")
 TEXT_TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 TABLE_SUFFIXES = (*TEXT_TABLE_SUFFIXES, *ARROW_SUFFIXES)
 SEPARATORS = {";": "';'", "\t": "tab", "|": "'|'", ",": "','"}  # and how --delimiter names them
-_UTF_16 = ("not UTF-8: byte 0xff", "not UTF-8: byte 0xfe")  # how it begins
+_BEGINNING = 1000
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _FIRST_ROWS = 1000  # of JSON: an object may lack columns that others have
 BOM = b"\xef\xbb\xbf"
@@ -135,7 +135,10 @@ class Table:
     def start_of(self, file: BinaryIO) -> tuple[Sequence[str], int, int]:
         """The columns in the header, none for JSON; where the rows after it begin, and how many
         lines are before them. Raises RawDataError for a csv file without a header."""
-        lines = _Lines(file, self.format.encoding, after_mark(file))
+        begin = after_mark(file)
+        if b"\0" in file.read(_BEGINNING) and not is_json(self.uri):
+            raise RawDataError(f"{self.uri} seems to be UTF-16. Write it as UTF-8.")
+        lines = _Lines(file, self.format.encoding, begin)
         names = () if is_json(self.uri) else self._header(self._parsed(lines))
         return names, lines.offset, lines.line
 
@@ -185,8 +188,6 @@ class Table:
         header = next(rows, None)
         if header and [*header.cells.values()] == ["sep=", ""]:
             header = next(rows, None)
-        if header and (header.error.startswith(_UTF_16) or "\0" in "".join(header.cells.values())):
-            raise RawDataError(f"{self.uri} seems to be UTF-16. Write it as UTF-8.")
         if header is None or header.error:
             what = header.error if header else "it is empty"
             raise RawDataError(f"{self.uri} has no header with the names of its columns: {what}.")
