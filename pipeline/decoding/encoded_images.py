@@ -24,8 +24,6 @@ from pipeline.raw.jpeg_parts import part_of
 
 Kind = Literal["JPEG", "PNG", "WebP", "HEIC"]
 JPEG = b"\xff\xd8\xff"
-# by EXIF orientation: whether to swap the sides, and then to mirror each of them
-TURNS = np.array([0, 0, 1, 3, 2, 4, 5, 7, 6])[:, None] >> [2, 1, 0] & 1
 _SHOWN = 12
 _READERS: Mapping[Kind, Callable[[io.BytesIO], ImageFile]] = {
     "JPEG": JpegImageFile,
@@ -82,12 +80,6 @@ def jpeg_window(
         scale_denom = scale_denom if pixels.shape[:2] != header.size else 1
     y, x, h, w = (round(place / scale_denom) for place in window)
     return pixels[y - top : y - top + h, x - left : x - left + w]
-
-
-def turned(pixels: np.ndarray, orientation: int) -> np.ndarray:
-    """Pixels [h, w, channels] of an image with this EXIF orientation, upright."""
-    swaps, *mirrors = TURNS[orientation]
-    return np.flip(pixels.swapaxes(0, 1) if swaps else pixels, np.flatnonzero(mirrors))
 
 
 def jpeg_pixels(

@@ -16,20 +16,18 @@ import numpy as np
 from pipeline.checks import check_choice, check_number
 from pipeline.decoding.encoded_images import (
     JPEG,
-    TURNS,
     jpeg_header,
     jpeg_pixels,
     jpeg_window,
     kind_and_size,
     pillow_pixels,
-    turned,
 )
 from pipeline.decoding.image_ops import pixels_spec
 from pipeline.decoding.op import ImageOp, Size, Specs
 from pipeline.decoding.resizing import Method, check_resizing, mirrored, resized
 from pipeline.decoding.rng import Rng
 from pipeline.errors import OptionError, SchemaError
-from pipeline.raw.image_files import orientation
+from pipeline.raw.image_files import TURNS, orientation, turned
 from pipeline.spec import ArraySpec
 
 Window = tuple[int, int, int, int]  # y, x, height, width

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from pipeline.decoding.encoded_images import TURNS
+from pipeline.decoding.encoded_images import JPEG
 from pipeline.decoding.op import Features, Op
 from pipeline.decoding.padding import PadTo
 from pipeline.decoding.planning import Step
@@ -21,6 +21,8 @@ from pipeline.decoding.rows import RowDecoder
 from pipeline.errors import ExportError, InfeedError
 from pipeline.inputs.tf_examples import parsing_of
 from pipeline.ops import DecodeCentralCrop, DecodeJpeg, DecodePng, DecodeResize, Drop, Keep, Rename
+from pipeline.raw.image_files import TURNS
+from pipeline.raw.jpeg import PNG_MAGIC
 from pipeline.shards.schema import Schema
 from pipeline.spec import centered, delivered
 from pipeline.tf_cpu import tf
@@ -86,6 +88,10 @@ def _outputs_of_ops(rows: RowDecoder, features: Features) -> Features:
     signature = {
         key: tf.TensorSpec(spec.shape, spec.dtype) for key, spec in rows.set_by_ops.items()
     }
+
+    for op in (step.op for step in rows.steps.values()):
+        if isinstance(op, DecodeCentralCrop | DecodeResize) and op.key in features:
+            features = features | {op.key: _decodable(op.key, features[op.key])}
 
     def one(features: Features) -> Features:
         for step in rows.steps.values():
@@ -177,6 +183,15 @@ def narrowed(key: str, value: Any, offset: int | None) -> Any:
     )
 
 
+def _decodable(key: str, encoded: Any) -> Any:
+    """The images of n records; the graph names the rows of those in formats that it cannot
+    decode."""
+    known = [tf.strings.substr(encoded, 0, len(head)) == head for head in (JPEG, PNG_MAGIC)]
+    rows = tf.where(~tf.reduce_any(known, 0))[:, 0]
+    message = f"{key!r} is neither a JPEG nor a PNG, which an export decodes, in the rows"
+    return checked(encoded, tf.size(rows) == 0, [message, rows])
+
+
 def _image(op: Any, features: Features) -> Features:
     return {op.into: TWINS[type(op)](op, features[op.key])}
 
@@ -232,7 +247,7 @@ TWINS: Mapping[type, Callable[[Any, Any], Any]] = {
 
 def _photo(op: DecodeCentralCrop | DecodeResize, encoded: Any) -> Any:
     """uint8 [h, w, channels] of a JPEG or a PNG of up to max_pixels pixels."""
-    is_jpeg = tf.strings.substr(encoded, 0, 3) == b"\xff\xd8\xff"
+    is_jpeg = tf.strings.substr(encoded, 0, len(JPEG)) == JPEG
     size = tf.cond(is_jpeg, lambda: _jpeg_size(encoded), lambda: _png_size(encoded))
     size = checked(size, tf.reduce_min(size) > 0, [f"{op.key!r} is neither a JPEG nor a PNG"])
     message = f"{op.key!r} has more pixels than max_pixels={op.max_pixels}. {ITS_SIZE}"
@@ -246,7 +261,7 @@ def _photo(op: DecodeCentralCrop | DecodeResize, encoded: Any) -> Any:
     )
     if op.upright:
         turn = tf.gather(TURNS, tf.where(is_jpeg, _orientation(encoded), 0))
-        pixels = tf.cond(turn[0] > 0, lambda: tf.transpose(pixels, (1, 0, 2)), lambda: pixels)
+        pixels = tf.transpose(pixels, tf.concat([turn[:1], 1 - turn[:1], [2]], 0))
         pixels = tf.reverse(pixels, tf.where(turn[1:])[:, 0])
     return tf.ensure_shape(pixels, [None, None, op.channels])
 
@@ -328,6 +343,6 @@ def checked(value: Any, condition: Any, message: list[Any]) -> Any:
     holds."""
     # The raw op: tf.debugging.Assert adds a conditional to the graph, which costs 12 us per image.
     with tf.control_dependencies(
-        [tf.raw_ops.Assert(condition=condition, data=message, summarize=2)]
+        [tf.raw_ops.Assert(condition=condition, data=message, summarize=8)]
     ):
         return tf.identity(value)
