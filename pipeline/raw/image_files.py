@@ -8,6 +8,7 @@ import io
 import re
 import struct
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from PIL import Image, features
@@ -302,8 +303,9 @@ def _in_tiff(data: bytes) -> int:
 
 def turned(pixels: np.ndarray, orientation: int) -> np.ndarray:
     """Pixels [h, w, ...] of an image with this EXIF orientation, upright."""
-    swaps, *mirrors = TURNS[orientation]
-    return np.flip(pixels.swapaxes(0, 1) if swaps else pixels, np.flatnonzero(mirrors))
+    swaps, mirrors_down, mirrors_right = TURNS[orientation]
+    pixels = pixels.swapaxes(0, 1) if swaps else pixels
+    return pixels[:: 1 - 2 * mirrors_down, :: 1 - 2 * mirrors_right]
 
 
 def _turn_of_jpeg(data: bytes) -> int:
@@ -316,7 +318,7 @@ def _turn_of_jpeg(data: bytes) -> int:
 def _turn(image: Image.Image) -> int:
     """The EXIF orientation; 1 (upright) also if EXIF is missing or damaged."""
     try:
-        value = image.getexif().get(ORIENTATION)
+        value: Any = image.getexif().get(ORIENTATION)
         return int(value) if value in range(1, 9) else 1
     except _DAMAGED:
         return 1

@@ -261,7 +261,8 @@ def _photo(op: DecodeCentralCrop | DecodeResize, encoded: Any) -> Any:
     )
     if op.upright:
         turn = tf.gather(TURNS, tf.where(is_jpeg, _orientation(encoded), 0))
-        pixels = tf.transpose(pixels, tf.concat([turn[:1], 1 - turn[:1], [2]], 0))
+        sides: Any = tf.concat([turn[:1], 1 - turn[:1], [2]], 0)
+        pixels = tf.transpose(pixels, sides)
         pixels = tf.reverse(pixels, tf.where(turn[1:])[:, 0])
     return tf.ensure_shape(pixels, [None, None, op.channels])
 
