@@ -27,7 +27,7 @@ from pipeline.decoding.op import ImageOp, Size, Specs
 from pipeline.decoding.resizing import Method, check_resizing, mirrored, resized
 from pipeline.decoding.rng import Rng
 from pipeline.errors import OptionError, SchemaError
-from pipeline.raw.image_files import TURNS, orientation, turned
+from pipeline.raw.image_files import orientation, turned
 from pipeline.spec import ArraySpec
 
 Window = tuple[int, int, int, int]  # y, x, height, width
@@ -89,7 +89,7 @@ class _Photo(ImageOp):
                 f"width are {height} and {width}."
             )
         exif = orientation(encoded) if self.upright and header else 1
-        y, x, h, w = place = window(*size[::-1] if TURNS[exif, 0] else size)
+        y, x, h, w = place = window(*size[::-1] if exif > 4 else size)
         if header and exif != 1:
             return turned(jpeg_pixels(encoded, header, self.channels), exif)[y : y + h, x : x + w]
         if header:

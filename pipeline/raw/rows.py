@@ -136,7 +136,7 @@ class Table:
         """The columns in the header, none for JSON; where the rows after it begin, and how many
         lines are before them. Raises RawDataError for a csv file without a header."""
         begin = after_mark(file)
-        if b"\0" in file.read(_BEGINNING) and not is_json(self.uri):
+        if b"\0" in file.readline(_BEGINNING) and not is_json(self.uri):
             raise RawDataError(f"{self.uri} seems to be UTF-16. Write it as UTF-8.")
         lines = _Lines(file, self.format.encoding, begin)
         names = () if is_json(self.uri) else self._header(self._parsed(lines))
