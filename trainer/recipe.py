@@ -235,7 +235,7 @@ class DataRecipe(Recipe):
                 global_batch_size=min(self.trainer.global_batch_size, TINY_BATCH),
             )
             object.__setattr__(self, "trainer", config)
-        elif not self.data_dir:
+        elif self.data_dir is None:
             raise OptionError(f"data_dir is not given. Give {NEEDS_DATA}")
 
     @property
