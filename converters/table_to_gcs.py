@@ -41,7 +41,10 @@ EXAMPLES = (
         "--validation-fraction=0.1"
     ),
 )
-_OF_OTHERS = "columns of other tables, of all splits (--columns NAME=skip leaves one out)"
+_OF_OTHERS = (
+    "columns of other tables, also of splits that --splits leaves out, because all get the same "
+    "features (--columns NAME=skip leaves a column out; or move the table away)"
+)
 _IS_ODD = re.compile(r"^\s|\s$|^[+-]?\d*\.\d+$")
 _ODD = "columns are named {}: the first line must have the names, and spaces belong to the cells."
 _NO_SPLIT = (
