@@ -9,7 +9,6 @@ if __name__ == "__main__":
 
     ctrl_c_exits()  # before the imports: they take seconds
 
-import io
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import UnidentifiedImageError
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -45,7 +44,7 @@ from pipeline.orders.defaults import Sizes, plan_records, training_bytes
 from pipeline.orders.order import MAX_RECORDS
 from pipeline.pages.page import check_page, write_page
 from pipeline.pages.shown_records import item_text, label_text, shortened
-from pipeline.raw.jpeg import UNREADABLE
+from pipeline.raw.jpeg import UNREADABLE, open_image
 from pipeline.shards.copies import counted_copies, found_copies
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import Manifest, read_manifest
@@ -301,7 +300,7 @@ def _item(feature: Feature | None, item: Any) -> str:
 
 def _image(data: bytes) -> str:
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with open_image(data) as image:
             return f"{image.format} {image.width}x{image.height} {image.mode}"
     except UnidentifiedImageError:  # its text has the address of an object
         return "unreadable image (no image that Pillow recognizes)"
