@@ -78,6 +78,16 @@ def dry_run(job: ConversionJob, console: Console) -> bool:
             failures.append(f"{p.split}: no records")
     for failure in failures:
         say(console, f"{failure}: the conversion would fail.")
+    parser.FACTS["splits"] = {
+        p.split: {
+            "records": p.records,
+            "rejected": len(p.rejected),
+            "bytes": sum(p.shard_bytes),
+            "shards": len(p.shard_bytes),
+            "warnings": p.warnings,
+        }
+        for p in previews
+    }
     say(console, "Dry run: nothing was written.")
     return not failures
 
@@ -126,6 +136,7 @@ def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO
     """Runs the conversion and prints the verdict of every split, unless told not to wait for it.
 
     Raises ConversionError with the verdict's message if a split is not complete."""
+    splits = parser.FACTS["splits"] = {}
     with progress_bars(job, console):
         has_ended, failure = _run(job, options, console, waiting)
     if not has_ended:
@@ -134,9 +145,11 @@ def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO
     failed = list[str]()
     for verdict in filter(None, verdicts.values()):
         if verdict.ok:
-            rejected = f", {verdict.rejected} rejected" if verdict.rejected else ""
+            summary = verdict.summary
+            rejected = f", {summary['rejected']} rejected" if summary["rejected"] else ""
             say(console, f"{verdict.split}: {verdict.message}{rejected} -> {job.output_dir}")
-            for warning in verdict.warnings:
+            splits[verdict.split] = summary
+            for warning in summary["warnings"]:
                 say(console, f"warning: {warning}")
         else:
             failed += verdict.message.split("\n")
@@ -206,4 +219,4 @@ def _without_verdict(failure: Exception) -> Exception:
 
 def exit_with(main: Callable[[], int | None]) -> None:
     """Runs a command line's main function, and exits as pipeline.console.parser does."""
-    parser.exit_with(main, "interrupted. Run the same command again to resume.")
+    parser.exit_with(main, "interrupted. Run the same command again to resume.", facts=True)

@@ -1,5 +1,5 @@
-"""Progress of a job: bars that read receipts, so they work with any runner and any number of
-processes."""
+"""Progress of a job: bars, or a line a minute where there is no terminal. They read receipts, so
+they work with any runner and any number of processes."""
 
 import contextlib
 import sys
@@ -21,22 +21,20 @@ from beam_jobs.converter import ConversionJob
 from beam_jobs.split.claims import Claim, read_claim
 from beam_jobs.split.ledger import parse_receipt
 from beam_jobs.survey import Survey
-from pipeline.console.console import Console
+from pipeline.console.console import Console, say
 from pipeline.errors import InfeedError
 from pipeline.shards.naming import plan_file, receipt_file
 from pipeline.sizes import counted
 
 _POLL_SECONDS = 0.5
 _POLL_SECONDS_REMOTE = 5.0  # each poll lists the directory
+_LINE_SECONDS = 60.0
 
 
 @contextlib.contextmanager
 def progress_bars(job: ConversionJob, console: Console) -> Iterator[None]:
-    """Shows one bar per split while the block runs the job: shards, records/s, MB/s and time
-    left."""
-    if not console.is_terminal:
-        yield
-        return
+    """Shows one bar or line per split while the block runs the job: shards, records/s, MB/s and
+    time left."""
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -45,33 +43,42 @@ def progress_bars(job: ConversionJob, console: Console) -> Iterator[None]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=console,
+        disable=not console.is_terminal,
     ) as progress:
         bars = [_Bar(job, split, progress) for split in job.splits]
-        with _repeated(lambda: _update(job, bars), job):
+
+        def show() -> None:
+            _update(job, bars)
+            for task in () if console.is_terminal else progress.tasks:
+                done = f" {task.completed:,.0f} of {task.total:,.0f}, " if task.total else ""
+                say(console, f"{task.description}{done}{task.fields['rate']}")
+
+        with _repeated(show, job, console):
             yield
 
 
 @contextlib.contextmanager
 def survey_status(job: Survey, console: Console) -> Iterator[None]:
     """Shows how much has been seen while the block runs a survey."""
-    if not console.is_terminal:
-        yield
-        return
     total = counted(len(job.groups), "part")
     with console.status("looking at the raw data") as status:
 
         def show() -> None:
-            status.update(f"looking at the raw data: {job.num_seen():,} of {total}")
+            line = f"looking at the raw data: {job.num_seen():,} of {total}"
+            status.update(line) if console.is_terminal else say(console, line)
 
-        with _repeated(show, job):
+        with _repeated(show, job, console):
             yield
 
 
 @contextlib.contextmanager
-def _repeated(show: Callable[[], None], job: ConversionJob) -> Iterator[None]:
-    """Calls a function every now and then while the block runs the job, and at its end."""
+def _repeated(show: Callable[[], None], job: ConversionJob, console: Console) -> Iterator[None]:
+    """Calls a function every now and then while the block runs the job, and at its end if that
+    redraws a terminal."""
     stop = threading.Event()
     seconds = _POLL_SECONDS_REMOTE if job.output.remote else _POLL_SECONDS
+    if not console.is_terminal:
+        seconds = _LINE_SECONDS
 
     def poll() -> None:
         while not stop.wait(seconds):
@@ -87,8 +94,9 @@ def _repeated(show: Callable[[], None], job: ConversionJob) -> Iterator[None]:
         # the thread may be waiting for a bucket
         if not isinstance(sys.exception(), KeyboardInterrupt):
             thread.join()
-            with contextlib.suppress(InfeedError):
-                show()
+            if console.is_terminal:
+                with contextlib.suppress(InfeedError):
+                    show()
 
 
 def _update(job: ConversionJob, bars: "list[_Bar]") -> None:

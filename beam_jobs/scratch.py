@@ -1,6 +1,6 @@
 """Uncompresses raw files once, to temporary files that can then be read by ranges.
 
-A record in a .tar.gz, or in any .gz or zlib stream, cannot be found without reading everything
+A record in a .tar.gz, or in any other compressed stream, cannot be found without reading everything
 before it. The temporary file is in <output>/_scratch until the commit, or a command that fails,
 removes it. Only kill -9 leaves it, and the next run uses it if it is complete. A failing command
 keeps files that it found: another command may be reading them."""
@@ -12,6 +12,7 @@ import signal
 import threading
 import zlib
 from collections.abc import Iterator
+from functools import partial
 from types import FrameType
 from typing import BinaryIO, Self
 
@@ -22,7 +23,7 @@ from pipeline.shards.frames import Compression
 from pipeline.sizes import format_bytes
 from pipeline.sources.sequential_file import inflated
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import Storage, join
+from pipeline.storage.storage import Storage, is_compressed, join, uncompressed
 
 _PIECE_BYTES = 1 << 20
 # gzip ends with crc32 and size, zlib with adler32: a repaired file may be as long as the old one
@@ -65,9 +66,9 @@ class Scratch:
         """The limit for the uncompressed size of a file with this compressed size."""
         return self.max_bytes or max(_LEAST_BYTES, _RATIO * compressed_bytes)
 
-    def uncompressed(self, raw: Storage, uri: str, compression: Compression = "gzip") -> str:
-        """The path of the uncompressed file. Raises RawDataError if the compressed file is damaged
-        or too large."""
+    def uncompressed(self, raw: Storage, uri: str, compression: Compression | None) -> str:
+        """The path of the uncompressed file. compression: None for the one that the name announces.
+        Raises RawDataError if the compressed file is damaged or too large."""
         output = open_storage(self.output_dir)
         stat = raw.stat(uri)
         tail = min(stat.bytes, _TAIL_BYTES)
@@ -82,9 +83,8 @@ class Scratch:
             return path
         self._new.add(path)
         try:
-            with raw.open(uri) as compressed, output.publish(path) as sink:
-                pieces = read_compressed(compressed, compression, uri)
-                for piece in self._bounded(pieces, uri, stat.bytes):
+            with output.publish(path) as sink:
+                for piece in self._bounded(_pieces(raw, uri, compression), uri, stat.bytes):
                     sink.write(piece)
                 if raw.stat(uri) != stat:
                     raise RawDataError(
@@ -142,6 +142,15 @@ class Scratch:
         raise self._failure
 
 
+def _pieces(raw: Storage, uri: str, compression: Compression | None) -> Iterator[bytes]:
+    if compression:
+        with raw.open(uri) as file:
+            yield from read_compressed(file, compression, uri)
+    else:
+        with uncompressed(raw, uri) as file:
+            yield from iter(partial(file.read, _PIECE_BYTES), b"")
+
+
 def read_compressed(file: BinaryIO, compression: Compression, name: str) -> Iterator[bytes]:
     """Yields the uncompressed content of a file in pieces. Raises RawDataError naming the file if
     it is damaged."""
@@ -167,7 +176,7 @@ def readable(
     storage = open_storage(path)
     if not compression and path.lower().endswith((".gz", ".tgz")):
         compression = "gzip"
-    if not compression:
+    if not (compression or is_compressed(path)):
         stat = storage.stat(path)
         return Source(split, path, stat, bytes=stat.bytes)
     if scratch is None:

@@ -23,6 +23,7 @@ from beam_jobs.survey import Survey
 from converters.raw.files import unread
 from pipeline.checks import check_number, did_you_mean
 from pipeline.console.console import Console, say
+from pipeline.console.interrupts import Exit
 from pipeline.console.parser import Parser, spelled
 from pipeline.errors import InfeedError, OptionError
 from pipeline.packages import how_to_install
@@ -86,6 +87,7 @@ def conversion_parser(
             ),
         )
     add_options(parser)
+    parser.add_json()
     return parser
 
 
@@ -192,7 +194,7 @@ def run(
     for notice in (*notices, *rest):
         say(console, f"note: {notice}")
     if args.dry_run:
-        return 0 if dry_run(job, console) else 1
+        return Exit.DONE if dry_run(job, console) else Exit.BAD_DATA
     options = beam_options(args, args.of_beam)
     if scratch and find_runner(args.runner).leaves:
         scratch.keep()

@@ -41,7 +41,10 @@ EXAMPLES = (
         "--validation-fraction=0.1"
     ),
 )
-_OF_OTHERS = "columns of other tables (--columns NAME=skip leaves one out)"
+_OF_OTHERS = (
+    "columns of other tables, also of splits that --splits leaves out, because all get the same "
+    "features (--columns NAME=skip leaves a column out; or move the table away)"
+)
 _IS_ODD = re.compile(r"^\s|\s$|^[+-]?\d*\.\d+$")
 _ODD = "columns are named {}: the first line must have the names, and spaces belong to the cells."
 _NO_SPLIT = (
@@ -227,7 +230,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = conversion_parser(
         "table_to_gcs", __doc__, EXAMPLES, SPLITS, raw_data, fraction=fraction, split_by=SPLIT_BY
     )
-    texts = parser.add_argument_group("texts of csv, tsv and jsonl, plain or .gz")
+    texts = parser.add_argument_group("texts of csv, tsv and jsonl, plain or compressed")
     add_csv_options(texts)
     texts.add_argument("--decimal", choices=".,", default=".", help="mark in numbers (default: .)")
     texts.add_argument(

@@ -26,6 +26,7 @@ from pipeline.checks import check_number, did_you_mean
 from pipeline.errors import OptionError
 from pipeline.sizes import parse_bytes
 from pipeline.storage.schemes import open_storage
+from pipeline.storage.storage import COMPRESSED
 from pipeline.tokenizers import (
     ByteTokenizer,
     CharacterTokenizer,
@@ -43,7 +44,9 @@ EXAMPLES = (
     ),
 )
 _LONGEST_ROW = 1 << 20
-_WHY_NOT = f"Only {', '.join(SUFFIXES)} files of the splits are read, also with .gz."
+_WHY_NOT = (
+    f"Only {', '.join(SUFFIXES)} files of the splits are read, also with {', '.join(COMPRESSED)}."
+)
 _BUILT_IN = ("bytes", "characters")
 
 
@@ -90,7 +93,7 @@ def _tokenizer(args: argparse.Namespace) -> Tokenizer:
 
 
 def _parser() -> argparse.ArgumentParser:
-    raw_data = "directory of .txt, .jsonl, .csv or .tsv files, plain or .gz"
+    raw_data = "directory of .txt, .jsonl, .csv or .tsv files, plain, .gz, .bz2 or .zst"
     fraction = (
         "convert all files as one set: this fraction of the documents, chosen by a hash of their "
         "text"

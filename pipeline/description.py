@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pipeline.errors import OptionError, SchemaError
+from pipeline.logs import logger
 from pipeline.raw.cells import MISSING, class_number
 from pipeline.shards.manifest import Manifest
 from pipeline.shards.schema import ColumnStatistics, Labels, Schema, Statistics, read_statistics
@@ -17,6 +18,8 @@ from pipeline.storage.storage import Storage, join
 from pipeline.tokenizers import PACKED_TEXT, TEXT_FILE, TextInfo, read_text_info
 
 __all__ = ["Description"]
+
+log = logger("pipeline")
 
 _SHOWN = 60  # characters of a tokenizer's setting
 
@@ -194,6 +197,13 @@ def renumberings(
                 f"{unknown[0]!r}{f' and {len(unknown) - 1} more' * (len(unknown) > 1)}, which the "
                 f"model does not have. Its {ours.count} classes are {_some(ours)}. Leave these "
                 "records out in a conversion of their own, or use --mode predict."
+            )
+        if len(unknown) == labels.count and not renumbering.is_target:
+            log.warning(
+                "%s: the model has seen none of the categories of %r, so all of its values count "
+                "as missing",
+                name,
+                key,
             )
         if renumbering.is_target or renumbering.changes:
             by_key[key] = renumbering

@@ -20,6 +20,7 @@ from pipeline.parsing import RecordParser
 from pipeline.shards.frames import crc32c
 from pipeline.sources.dataset import Dataset
 from pipeline.sources.open_dataset import Data, open_dataset
+from pipeline.sources.records import RecordsInfo
 
 __all__ = ["GrainSource", "evaluation_batches", "source", "training_batches"]
 
@@ -55,7 +56,6 @@ def source(
 
 class GrainSource:
     """A RandomAccessDataSource of grain. source[i]: record i, a dict of NumPy arrays and scalars.
-    info: of its records, for an infeed.Epoch.
 
     It contains the features, 64-bit numbers as 32-bit, and what an evaluation is proven with:
     `_index` int32 () is the record's number, `_crc` uint32 () the checksum of the bytes that were
@@ -67,7 +67,6 @@ class GrainSource:
 
     def __init__(self, records: Dataset, decoder: Decoder, ops: Sequence[Op]) -> None:
         self._records = records
-        self.info = records.info
         self._decoder = decoder
         self._parse = RecordParser(records.layout, decoder.stored)
         self._rngs = [_NoRng(op) for op in ops]
@@ -75,6 +74,11 @@ class GrainSource:
     def __repr__(self) -> str:
         # a DataLoader of grain resumes only with the same one, perhaps from a copy of the data
         return f"<Source of {len(self)} records: fingerprint {self._records.info.fingerprint}>"
+
+    @property
+    def info(self) -> RecordsInfo:
+        """What is known of its records, for an infeed.Epoch."""
+        return self._records.info
 
     def __len__(self) -> int:
         return len(self._records)

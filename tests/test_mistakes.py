@@ -104,7 +104,7 @@ COMMAND_LINES = {
     f"{IMAGES} --max-steps": r"Missing value for argument '--max-steps'\. Expected one value\. See infeed train images",
     "train images --workdir work --input-workers=many": r"--input-workers=many is not a whole number or auto\. See infeed",
     "train images --workdir work --max-steps sixty": r"--max-steps=sixty is not a whole number\. See infeed train",
-    "train images --data-dir shards --workdir shards --max-steps 1": r"--workdir=shards is the --data-dir\. Give",
+    "train images --data-dir shards --workdir shards --max-steps 1": r"--workdir=shards is a --data-dir\. Give",
     "train images --workdir": r"Missing value for argument '--workdir'\. Expected one value\. See infeed train images",
     "convert images --output": r"argument --output.*: expected one argument\. See infeed convert images --help",
     f"{IMAGES} --mode evalute": r"'evalute'.*'evaluate'.* See infeed train images --help",

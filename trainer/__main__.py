@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pipeline import logs
 from pipeline.console.commands import as_started, command_of, help_end, program
-from pipeline.console.interrupts import ctrl_c_raises, ends_when_not_read
+from pipeline.console.interrupts import Exit, ctrl_c_raises, ends_when_not_read
 from pipeline.errors import HostError, InfeedError, printable
 from pipeline.packages import how_to_install
 from pipeline.user_code import described, notes_of, source_lines
@@ -42,25 +42,25 @@ def main(arguments: list[str]) -> int:
     except InfeedError as error:
         notes = "".join(f" ({printable(note)})" for note in notes_of(error))
         print(f"error: {as_started(str(error))}{notes}", file=sys.stderr)
-        return exits.EXIT_HOST_FAILED if isinstance(error, HostError) else exits.EXIT_USER_ERROR
+        return Exit.HOST_FAILED if isinstance(error, HostError) else Exit.ERROR
     except exits.Preempted as preempted:
         print(f"preempted: {preempted}", file=sys.stderr)
-        return exits.EXIT_PREEMPTED
+        return Exit.PREEMPTED
     except exits.Interrupted as interrupted:
         print(f"interrupted: {interrupted}", file=sys.stderr)
-        return exits.EXIT_INTERRUPTED
+        return Exit.INTERRUPTED
     except KeyboardInterrupt:
         print(
             "interrupted; run the same command again: a run resumes from its newest checkpoint",
             file=sys.stderr,
         )
-        return exits.EXIT_INTERRUPTED
+        return Exit.INTERRUPTED
     except Exception as error:
         if (message := _of_user(error)) is None:
             raise
         print("error:", message, file=sys.stderr)
-        return exits.EXIT_USER_ERROR
-    return 0
+        return Exit.ERROR
+    return Exit.DONE
 
 
 def _help() -> str:
@@ -140,8 +140,12 @@ def start(arguments: list[str]) -> NoReturn:
             if (here := str(Path.cwd())) not in sys.path:
                 # a recipe of the user's may be there; last, so that it replaces no package
                 sys.path.append(here)
-    with ends_when_not_read():
-        code = main(arguments)
+    try:
+        with ends_when_not_read():
+            code = main(arguments)
+    except Exception as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = Exit.BUG
     exits.end(code)
 
 

@@ -31,18 +31,13 @@ from pipeline.errors import InputError, OptionError
 from pipeline.spec import MASK
 from trainer.inputs import SEED
 from trainer.metrics.labels import counting
+from trainer.models.pixels import STATISTICS
 from trainer.task import Batch
 
 __all__ = ["color_jitter", "cutmix", "mixup", "normalize", "one_hot", "random_erasing"]
 
 _BETA_BITS = 12
 
-# Mean and standard deviation of each channel, as fractions of 255.
-STATISTICS = {
-    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-    "inception": ((0.5,), (0.5,)),
-    "unit": ((0.0,), (1.0,)),
-}
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
 
 

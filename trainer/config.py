@@ -112,7 +112,9 @@ class TrainerConfig:
     """Directory for checkpoints and events; may be in a bucket. A run that finds a checkpoint
     there resumes from it. One training run owns it at a time; a second one is refused."""
     global_batch_size: int
-    """Records per training step, over all devices of all hosts."""
+    """Records per training step, over all devices of all hosts. A run that resumes keeps it:
+    another one may change the order of records, and is refused then. accumulate, devices and hosts
+    may change."""
     eval_batch_size: int | None = None
     """Records per evaluation step, over all devices of all hosts. Default: global_batch_size."""
     predict_batch_size: Fixed[int | None] = None
@@ -221,9 +223,9 @@ class TrainerConfig:
     stall_seconds: float = 600.0
     """How long to wait for a batch before the run ends with an error and the stacks of all
     threads."""
-    work_seconds: Fixed[float] = 3600.0
-    """How long anything else may take before the run ends with an error: compiling, an evaluation's
-    dispatch, a callback, a checkpoint, an export."""
+    work_seconds: float = 3600.0
+    """How long anything else may take before the run ends with an error that names it: compiling,
+    an evaluation's dispatch, a callback, a checkpoint, an export. All hosts wait as long."""
     host_timeout_seconds: float = 90.0
     """When a host fails or dies, all others end within this time. How long a dispatch may take,
     unless 20 times as long as is usual is more, or nothing is usual yet."""

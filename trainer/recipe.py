@@ -219,8 +219,9 @@ class DataRecipe(Recipe):
     """A recipe on a dataset: `train_records` and `eval_records` are open, checked, and ready for
     pipeline.datasets."""
 
-    data_dir: str | None = None
-    """Directory with the shards and their manifest.json. Required, unless --tiny is given."""
+    data_dir: str | tuple[str, ...] | None = None
+    """Directory with the shards and their manifest.json, or several, whose records are read as one
+    dataset. Required, unless --tiny is given."""
     tiny: bool = False
     """Try the recipe without data: at most 20 steps of at most 32 records, a few of which are
     generated in memory in place of both splits."""
@@ -252,7 +253,11 @@ class DataRecipe(Recipe):
     @property
     def data_name(self) -> str:
         """What messages call the data: data_dir, or --tiny."""
-        return self.data_dir if self.data_dir is not None else "--tiny"
+        return " + ".join(self._directories) or "--tiny"
+
+    @property
+    def _directories(self) -> tuple[str, ...]:
+        return (self.data_dir,) if isinstance(self.data_dir, str) else self.data_dir or ()
 
     @cached_property
     def train_records(self) -> "Dataset":
@@ -372,9 +377,9 @@ class DataRecipe(Recipe):
         super().check()
         if self.mode == "train":
             workdir = self.trainer.workdir
-            if self.data_dir and self.data_dir.rstrip("/") == workdir.rstrip("/"):
+            if workdir.rstrip("/") in (each.rstrip("/") for each in self._directories):
                 raise OptionError(
-                    f"workdir={workdir} is the data_dir. Give another directory as --workdir."
+                    f"workdir={workdir} is a data_dir. Give another directory as --workdir."
                 )
             _ = self.train_records
         _ = self.eval_records

@@ -97,8 +97,11 @@ class EvalResult:
             )
         records = f"{self.labelled} {'labelled ' * unlabelled}{f'of {due} ' if due else ''}records"
         of = f" of {self.data}" if self.data else ""
+        unproven = "the input does not state which records are due"
+        if self.masked:
+            unproven = f"{counted(self.masked, 'bad record')} left out"
         proven = ", ".join(
-            ["proven exact" if self.proven else "not proven", *in_others(self.copies)]
+            ["proven exact" if self.proven else f"not proven: {unproven}", *in_others(self.copies)]
         )
         return "; ".join(
             [f"step {self.step}: {', '.join(values)} over {records}{of}, {proven}", *notes]

@@ -10,6 +10,7 @@ from typing import Any
 from beam_jobs.converter import ConversionJob, Waiting
 from beam_jobs.runners.dataflow_errors import advice, as_ours, reason_of
 from pipeline.console.console import Console, say
+from pipeline.console.interrupts import Exit
 from pipeline.errors import ConversionError
 from pipeline.sizes import format_bytes
 from pipeline.storage.storage import join
@@ -24,7 +25,7 @@ def run(job: ConversionJob, options: Any, console: Console, waiting: Waiting) ->
     a template.
 
     Raises OptionError or ConversionError if the job is refused, fails or is cancelled;
-    SystemExit(130) on Ctrl-C."""
+    SystemExit on Ctrl-C."""
     from apache_beam.options.pipeline_options import GoogleCloudOptions
 
     from beam_jobs.graph import pipeline_of
@@ -59,7 +60,7 @@ def run(job: ConversionJob, options: Any, console: Console, waiting: Waiting) ->
             submitted.cancel()
             state = "The job is cancelled. Run the same command again to resume."
         say(console, f"dataflow: interrupted. {state}")
-        raise SystemExit(130) from None
+        raise SystemExit(Exit.INTERRUPTED) from None
     return True
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import fnmatch
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import numpy as np
@@ -53,6 +53,7 @@ class Claim:
     raw_checksum: str | None  # see SplitPlan. Not in the digest: it differs for a copy on a disk
     files: ShardFiles  # see Schema
     sources: Mapping[str, str]  # size and version by name; not of folders
+    settings: Mapping[str, str] = field(default_factory=dict)  # see SplitPlan
 
     @staticmethod
     def of(plan: SplitPlan) -> "Claim":
@@ -71,6 +72,7 @@ class Claim:
                 for source in job.sources_of(plan.split)
                 if source.kind not in ("folder", "group")
             },
+            settings=plan.settings,
         )
 
     def __str__(self) -> str:
@@ -98,10 +100,11 @@ def check_claim(plan: SplitPlan) -> None:
             if old.sources.get(name, version) != version
         )
         change = next(changed_sources, "") or _first_change(plan, old)
+        settings = [name for name, value in old.settings.items() if new.settings.get(name) != value]
         reason = (
             f"In the raw data, {change}"
             if change
-            else "Raw data, label files, options or infeed's version differ"
+            else f"What differs: {', '.join(settings) or 'data, options or the version of infeed'}"
         )
         raise ConversionError(
             f"{job.output_dir} holds split {plan.split!r} of another plan: {old}; this one is "

@@ -12,7 +12,7 @@ import dataclasses
 import fnmatch
 import re
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -45,7 +45,7 @@ from pipeline.shards.naming import (
 )
 from pipeline.shards.schema import update_statistics
 from pipeline.shards.sidecars import SIDECAR_FILES, write_sidecars
-from pipeline.shards.typed_json import Count, JsonFile, read_sealed, sealed_line
+from pipeline.shards.typed_json import JsonFile, read_sealed, sealed_line
 from pipeline.storage.storage import Storage, write_file
 
 _MEND = (
@@ -62,8 +62,7 @@ class Verdict:
     split: str
     ok: bool
     message: str  # for people: totals if ok, otherwise every problem
-    rejected: Count = 0
-    warnings: tuple[str, ...] = ()
+    summary: Mapping[str, Any] = field(default_factory=dict)  # see summarize
     at: float = field(default_factory=time.time, compare=False)  # Unix seconds
 
     def write(self, job: ConversionJob) -> None:
@@ -173,8 +172,7 @@ def commit_split(
         split,
         ok=True,
         message=in_words(summary),
-        rejected=len(proven.rejected),
-        warnings=tuple(summary["warnings"]),
+        summary=summary,
     )
     verdict.write(job)
     return verdict

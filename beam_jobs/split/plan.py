@@ -7,7 +7,6 @@ say), a sample is converted before the plan: the records of lowest rank, a rando
 not depend on the order of scanning: each piece of the scan offers its lowest, and the lowest of all
 are taken."""
 
-import hashlib
 import heapq
 import itertools
 import json
@@ -32,7 +31,7 @@ from beam_jobs.rows.references import (
 )
 from pipeline.shards.example import encode_example
 from pipeline.shards.frames import FRAME_BYTES
-from pipeline.shards.naming import key_digest, shard_file
+from pipeline.shards.naming import hex_digest, key_digest, shard_file
 from pipeline.storage.schemes import open_storage
 
 _RECORDS = (
@@ -193,8 +192,18 @@ class SplitPlan:
     @cached_property
     def digest(self) -> str:
         """32 hex digits that change with any byte of the split. Resume and refusal compare them."""
+        return _digest(self._fields)
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """A digest of each value on which that one depends, to name those that differ."""
+        each = {**self._fields, **self._fields["converter"]}
+        return {name: _digest(value)[:8] for name, value in each.items()}
+
+    @cached_property
+    def _fields(self) -> Mapping[str, Any]:
         sources = self.job.sources_of(self.split)
-        fields = {
+        return {
             "encoder": ENCODER_VERSION,
             "split": self.split,
             "seed": self.job.seed,
@@ -205,9 +214,6 @@ class SplitPlan:
             "rows": f"{self.total.row_digest:032x}",
             "sources": f"{key_digest(str(source.bytes).encode() for source in sources):032x}",
         }
-        return hashlib.blake2b(
-            json.dumps(fields, sort_keys=True).encode(), digest_size=16
-        ).hexdigest()
 
     def shard_file(self, shard: int) -> str:
         """The shard's file name."""
@@ -301,3 +307,7 @@ def by_bucket(job: ConversionJob, split: str, rows: Rows) -> Iterator[tuple[int,
         return
     for bucket in np.unique(buckets).tolist():
         yield bucket, rows.take(buckets == bucket)
+
+
+def _digest(value: Any) -> str:
+    return hex_digest(json.dumps(value, sort_keys=True).encode())

@@ -60,8 +60,10 @@ def check_size(plan: SplitPlan) -> None:
     if not records:
         raise ConversionError(
             f"split {plan.split!r} has no records: its sources contain nothing to convert. If it "
-            "is a fraction of them, in which equal rows of a table stay together, give another "
-            "--validation-fraction or --test-fraction; 0 means no such split."
+            "is a fraction of them, they have too few groups: equal rows of a table stay together, "
+            "and so does what --split-by says. Give another --validation-fraction or "
+            "--test-fraction; 0 means no such split. For image folders, --raw-data-dir has to be "
+            "the folder that contains the folders of the classes."
         )
     size = plan.sampled.scaled(plan.total.bytes)
     if job.num_shards.get(plan.split) or job.target_shard_bytes * records >= size:

@@ -51,9 +51,12 @@ class ImageFolderConverter:
     to_jpeg: ToJpeg = field(default_factory=ToJpeg)
 
     name = "image_folder"
-    schema = SCHEMA
     transforms = True
     worker_files = ()
+
+    @property
+    def schema(self) -> Schema:
+        return replace(SCHEMA, upright=self.to_jpeg.apply_orientation)
 
     def core_seconds_per_gb(self, name: str) -> float:
         """See Converter."""

@@ -16,10 +16,10 @@ from converters.raw.zips import zip_members
 from pipeline.errors import RawDataError
 from pipeline.raw.image_files import ENCODED_AGAIN
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import Stat, join
+from pipeline.storage.storage import COMPRESSED, Stat, join
 
-_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
-KNOWN_SUFFIXES = (*_SUFFIXES, ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".7z", ".rar")
+_SUFFIXES = (".zip", ".tar", ".tgz", *(f".tar{suffix}" for suffix in COMPRESSED))
+KNOWN_SUFFIXES = (*_SUFFIXES, ".tbz2", ".tar.xz", ".txz", ".7z", ".rar")
 IMAGE_SUFFIXES = (".jpg", ".jpeg", *ENCODED_AGAIN)
 _SHOWN_FILES = 8
 _MAX_DEPTH = 20  # deeper folders are not told apart: a name may have thousands of parts

@@ -64,7 +64,8 @@ class ImageTableConverter:
 
     @property
     def schema(self) -> Schema:
-        return Schema("image_table", {**UNLABELLED, **features_of(self.target)})
+        features = {**UNLABELLED, **features_of(self.target)}
+        return Schema("image_table", features, upright=self.to_jpeg.apply_orientation)
 
     def core_seconds_per_gb(self, name: str) -> float:
         """See Converter. A row of about 60 bytes names an image of about 60 KB, taken for a

@@ -18,10 +18,11 @@ from pipeline.checks import did_you_mean
 from pipeline.errors import OptionError, RawDataError
 from pipeline.raw.rows import TABLE_SUFFIXES, TEXT_TABLE_SUFFIXES, Table, is_table, suffix_of
 from pipeline.shards.schema import MISSING_VALUES, USUAL_FORMAT, TableFormat, has_single_bytes
-from pipeline.storage.storage import in_parallel, join
+from pipeline.storage.storage import COMPRESSED, in_parallel, join
 
 _WHY_NOT = (
-    f"The names of tables end in {', '.join(TABLE_SUFFIXES)}; those of text also in .gz; caches "
+    f"The names of tables end in {', '.join(TABLE_SUFFIXES)}; those of text also in "
+    f"{', '.join(COMPRESSED)}; caches "
     "are left out."
 )
 

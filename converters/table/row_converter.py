@@ -65,7 +65,9 @@ class RowConverter:
 
     @property
     def schema(self) -> Schema:
-        return Schema(self.name, features_of(self.columns), table=self.format)
+        features = features_of(self.columns)
+        upright = self.to_jpeg.apply_orientation
+        return Schema(self.name, features, table=self.format, upright=upright)
 
     @property
     def labels(self) -> Labels | None:

@@ -22,7 +22,7 @@ from pipeline.errors import RawDataError
 from pipeline.raw.cells import cell_of, document_cell
 from pipeline.raw.rows import BOM, TEXT_TABLE_SUFFIXES, Table, is_json, suffix_of
 from pipeline.shards.schema import USUAL_FORMAT, TableFormat
-from pipeline.storage.storage import Stat, Storage, is_gzip, join, uncompressed
+from pipeline.storage.storage import COMPRESSED, Stat, Storage, is_compressed, join, uncompressed
 
 TEXT_SUFFIX = ".txt"
 _PIECE_BYTES = 1 << 20
@@ -56,7 +56,7 @@ def can_be_cut(uri: str, reading: DocumentFormat) -> bool:
     """Whether ranges of the file can be read on their own. A line of csv may be inside a quoted
     cell."""
     is_cut = is_json(uri) or (suffix_of(uri) == TEXT_SUFFIX and reading.unit == "block")
-    return is_cut and not is_gzip(uri)
+    return is_cut and not is_compressed(uri)
 
 
 def documents(
@@ -189,7 +189,7 @@ def find_texts(
     if not texts:
         raise RawDataError(
             f"{raw_data_dir} has no text: no file ends in {', '.join(SUFFIXES)}, with or without "
-            f".gz. It has: {first_few(files)}."
+            f"{', '.join(COMPRESSED)}. It has: {first_few(files)}."
         )
     examples = "files of a split, such as train/a.txt or validation-1.jsonl"
     names = by_split(raw_data_dir, list(texts), held_out, examples)

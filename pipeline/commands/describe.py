@@ -9,7 +9,6 @@ if __name__ == "__main__":
 
     ctrl_c_exits()  # before the imports: they take seconds
 
-import io
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import UnidentifiedImageError
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -36,16 +35,16 @@ from pipeline.commands.dataset_facts import (
     text_totals,
 )
 from pipeline.commands.dataset_page import dataset_page
-from pipeline.commands.split_facts import split_facts
+from pipeline.commands.split_facts import SplitFacts, split_facts
 from pipeline.console.commands import program
 from pipeline.console.console import Console, say, table
-from pipeline.console.parser import Parser, exit_with
+from pipeline.console.parser import FACTS, Parser, exit_with
 from pipeline.errors import OptionError, StorageError
 from pipeline.orders.defaults import Sizes, plan_records, training_bytes
 from pipeline.orders.order import MAX_RECORDS
 from pipeline.pages.page import check_page, write_page
 from pipeline.pages.shown_records import item_text, label_text, shortened
-from pipeline.raw.jpeg import UNREADABLE
+from pipeline.raw.jpeg import UNREADABLE, open_image
 from pipeline.shards.copies import counted_copies, found_copies
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import Manifest, read_manifest
@@ -86,6 +85,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         f"number of records to show per split (default: {SAMPLES}, on a page {PAGE_SAMPLES})"
     )
     parser.add_argument("--samples", type=int, help=help_text)
+    parser.add_json()
     parser.add_argument("--split", help="which split (default: all)")
     parser.add_argument(
         "--html", metavar="FILE", help="write a page, with pictures and charts, instead of printing"
@@ -109,19 +109,39 @@ def main(argv: Sequence[str] | None = None) -> None:
     # the rest can be described all the same; verify reports it as damage
     except (OptionError, StorageError) as e:
         say(Console(stderr=True), f"warning: {e}")
-    if not on_page:
+    FACTS.update(directory=args.directory, name=manifest.name, writer=manifest.writer)
+    if not on_page and not args.json:
         print_description(manifest, text, samples, args.all)
         return
     splits = [
         split_facts(manifest, split, text, samples=samples, every=args.all)
         for split in sorted(manifest.splits)
     ]
+    FACTS["splits"] = {each.name: _as_json(manifest, each) for each in splits}
+    if not on_page:
+        return
     command = (
         f"{program('pipeline.commands.describe')} "
         f"{shlex.join(sys.argv[1:] if argv is None else argv)}"
     )
     size = write_page(args.html, dataset_page(manifest, splits, text, command))
     say(Console(), f"{args.html}: {format_bytes(size)}")
+
+
+def _as_json(manifest: Manifest, split: SplitFacts) -> Mapping[str, Any]:
+    entry, found, labels = manifest.splits[split.name], split.facts, manifest.labels
+    return {
+        "records": entry.num_records,
+        "rejected": entry.rejected,
+        "bytes": entry.num_bytes,
+        "shards": len(entry.shards),
+        "fingerprint": entry.fingerprint,
+        "read": found.records,
+        "damaged": found.damaged,
+        "labels": {labels.name_of(label) or label: n for label, n in found.labels.items()}
+        if labels
+        else {},
+    }
 
 
 _BAR_WIDTH, _MAX_BARS, _MAX_TEXT, _MAX_ROW_TEXT = 32, 20, 60, 600
@@ -280,7 +300,7 @@ def _item(feature: Feature | None, item: Any) -> str:
 
 def _image(data: bytes) -> str:
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with open_image(data) as image:
             return f"{image.format} {image.width}x{image.height} {image.mode}"
     except UnidentifiedImageError:  # its text has the address of an object
         return "unreadable image (no image that Pillow recognizes)"
@@ -289,4 +309,4 @@ def _image(data: bytes) -> str:
 
 
 if __name__ == "__main__":
-    exit_with(main)
+    exit_with(main, facts=True)

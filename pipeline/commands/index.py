@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from pipeline.commands.index_builder import IndexedFile, indexed_files, publish_index, schema_of
 from pipeline.console.console import Console, byte_bar, say
+from pipeline.console.interrupts import Exit
 from pipeline.console.parser import Parser, exit_with
 from pipeline.console.schema_options import add_schema_options, check_label_options
 from pipeline.errors import ConversionError, EmptySplitError, OptionError
@@ -58,13 +59,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             "or leave the records out: python -m converters.tfrecord_to_gcs "
             f"--raw-data-dir={directory} --max-bad-records={damaged} --output=...",
         )
-        return 1
+        return Exit.BAD_DATA
     _publish(storage, directory, splits, args, schema)
     for split, read in splits.items():
         records = sum(file.num_records for file in read)
         size = format_bytes(sum(file.bytes for file in read))
         say(console, f"{split}: {records:,} records, {size} in {len(read)} files -> {directory}")
-    return 0
+    return Exit.DONE
 
 
 def _parser() -> argparse.ArgumentParser:

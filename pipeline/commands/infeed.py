@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from pipeline.checks import did_you_mean
 from pipeline.console.commands import ALL_COMMANDS, COMMANDS, Command, started_by_infeed
-from pipeline.console.interrupts import ctrl_c_exits, ends_when_not_read
+from pipeline.console.interrupts import Exit, ctrl_c_exits, ends_when_not_read
 from pipeline.errors import OptionError
 from pipeline.packages import version_of
 
@@ -36,7 +36,7 @@ def main() -> int:
             return _run(sys.argv[1:])
         except OptionError as error:
             print(f"error: {error}", file=sys.stderr)
-            return 2
+            return Exit.ERROR
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -3,21 +3,19 @@ images.
 
 Memory does not grow with the records: of each feature a bounded number of values is kept."""
 
-import io
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image
 
 from pipeline.commands.bounded_values import BoundedValues
 from pipeline.console.console import tracked
 from pipeline.errors import InfeedError
 from pipeline.orders.shuffle import splitmix64
 from pipeline.pages.shown_records import OF_FILES
-from pipeline.raw.jpeg import UNREADABLE
+from pipeline.raw.jpeg import UNREADABLE, open_image
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.manifest import Manifest
 from pipeline.sizes import MB
@@ -154,7 +152,7 @@ def _add(facts: Facts, manifest: Manifest, values: Mapping[str, Sequence[Any]]) 
 def _add_images(facts: Facts, key: str, items: Sequence[bytes]) -> None:
     for item in items:
         try:
-            with Image.open(io.BytesIO(item)) as image:  # reads only the header
+            with open_image(item) as image:  # reads only the header
                 facts.formats[f"{image.format} {image.mode}"] += 1
                 for what, pixels in zip(("widths", "heights"), image.size, strict=True):
                     facts.values[Measure(SIDES, f"{what} of {key}", "pixels")].add([pixels])

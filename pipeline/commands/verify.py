@@ -8,7 +8,6 @@ if __name__ == "__main__":
 
     ctrl_c_exits()  # before the imports: they take seconds
 
-import argparse
 import functools
 import itertools
 import shlex
@@ -21,7 +20,8 @@ from pipeline.checks import did_you_mean
 from pipeline.commands.dataset_facts import LabelCounts
 from pipeline.commands.split_verifier import Cause, Problem, SplitVerifier, check_sidecars
 from pipeline.console.console import Console, byte_bar, say, table
-from pipeline.console.parser import Parser, exit_with
+from pipeline.console.interrupts import Exit
+from pipeline.console.parser import FACTS, Parser, exit_with
 from pipeline.errors import ManifestError, OptionError
 from pipeline.shards.copies import counted_copies, found_copies
 from pipeline.shards.frames import FRAME_BYTES
@@ -43,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Verifies, prints, and returns the exit code. Raises InfeedError if there is nothing to
     verify."""
     args = _parser().parse_args(argv)
+    FACTS["directory"] = args.directory
     console = Console()
     storage = open_storage(args.directory)
     manifest = read_manifest(args.directory)
@@ -65,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ManifestError as e:
         sidecars.append(Problem(join(manifest.directory, COPIES_FILE), str(e)))
         say(console, f"damaged: {e}")
-    problems_of_splits = {}
+    problems_of_splits, intact = {}, {}
     with byte_bar(console) as progress:
         bar = progress.add_task(
             "verifying", total=sum(manifest.splits[split].num_bytes for split in splits)
@@ -80,6 +81,11 @@ def main(argv: Sequence[str] | None = None) -> int:
                 problems.append(problem)
                 say(console, f"damaged: {problem}")
             rows.append(_row(verifier, problems, args.decode))
+            intact[split] = {
+                "records": verifier.entry.num_records,
+                "intact": verifier.records,
+                "problems": len(problems),
+            }
             notes += _notes(verifier)
             if args.dali_index is not None:
                 directory = args.dali_index or join(args.directory, DALI_DIRECTORY)
@@ -91,12 +97,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     # fits 80 columns
     style = {"unwrapped": RESULTS, "box": SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
     console.print(table(RESULTS, rows, "Verified", **style))
-    for line in (*dict.fromkeys(notes), *repairs(manifest, problems_of_splits, sidecars)):
+    lines = {
+        "notes": [*dict.fromkeys(notes)],
+        "repairs": [*repairs(manifest, problems_of_splits, sidecars)],
+    }
+    for line in itertools.chain(*lines.values()):
         say(console, line)
-    return int(any(problems_of_splits.values()) or bool(sidecars))
+    every = [*itertools.chain(*problems_of_splits.values(), sidecars)]
+    FACTS.update(lines, splits=intact, problems=[problem._asdict() for problem in every])
+    return Exit.BAD_DATA if every else Exit.DONE
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     parser = Parser(
         "pipeline.commands.verify",
         __doc__,
@@ -109,6 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--split", nargs="+", action="extend", metavar="S", help="which splits (default: all)"
     )
+    parser.add_json()
     parser.add_argument(
         "--decode", action="store_true", help="also decode every image (~1 ms for 500x375)"
     )
@@ -256,4 +269,4 @@ def _have(problems: Sequence[Problem], cause: Cause) -> bool:
 
 
 if __name__ == "__main__":
-    exit_with(main)
+    exit_with(main, facts=True)

@@ -41,9 +41,9 @@ class Console(rich.console.Console):
             yield segment if segment.control else segment._replace(text="\n".join(lines))
 
     def on_broken_pipe(self) -> None:
-        """Raises BrokenPipeError, for `ends_when_not_read`. rich exits with 1, which has other
-        meanings here."""
-        raise BrokenPipeError
+        """Raises the BrokenPipeError again, for `ends_when_not_read`. rich exits with 1, which has
+        other meanings here."""
+        raise  # noqa: PLE0704 - rich calls this in its handler
 
 
 def byte_bar(console: rich.console.Console) -> Progress:

@@ -1,18 +1,29 @@
-"""How a command ends before its end: by Ctrl-C, or because nobody reads what it prints.
+"""How a command ends: its exit code, Ctrl-C, and what it prints that nobody reads or no disk takes.
 
 Depends only on the standard library. It is imported before everything else, so that Ctrl-C while a
 command imports ends it with exit code 130, without a traceback."""
 
 import contextlib
 import os
-import select
 import signal
 import sys
 from collections.abc import Iterator
+from enum import IntEnum
 from types import FrameType
 
-EXIT_INTERRUPTED = 130  # what shells report for a process ended by SIGINT
-EXIT_NOT_READ = 141  # what shells report for a process ended by SIGPIPE
+
+class Exit(IntEnum):
+    """The exit codes of all commands. docs/production.md says what to do about each, and --json
+    gives their names."""
+
+    DONE = 0
+    BAD_DATA = 1  # the command did its work and found, left out or foresees bad data
+    ERROR = 2  # any InfeedError
+    HOST_FAILED = 3  # another host failed, so this one had to end; or something was stuck
+    BUG = 70  # EX_SOFTWARE of sysexits.h: an exception that nobody expected
+    PREEMPTED = 75  # EX_TEMPFAIL: nothing is wrong, run the same command again
+    INTERRUPTED = 130  # what shells report for a process ended by SIGINT
+    NOT_READ = 141  # what shells report for a process ended by SIGPIPE
 
 
 def on_ctrl_c(number: int, frame: FrameType | None) -> None:
@@ -20,7 +31,7 @@ def on_ctrl_c(number: int, frame: FrameType | None) -> None:
     import."""
     del number, frame
     os.write(2, b"interrupted; run the same command again\n")
-    os._exit(EXIT_INTERRUPTED)
+    os._exit(Exit.INTERRUPTED)
 
 
 def ctrl_c_exits() -> None:
@@ -39,8 +50,8 @@ def ctrl_c_raises() -> bool:
 
 @contextlib.contextmanager
 def ends_when_not_read() -> Iterator[None]:
-    """The block ends in SystemExit(EXIT_NOT_READ), without a traceback, if nobody reads stdout, as
-    after `| head`.
+    """The block ends in a SystemExit, without a traceback, if nobody reads stdout, as after
+    `| head`, or if its disk is full.
 
     What stdout cannot encode is printed as "?": under LC_ALL=C, that is all but ASCII."""
     # not a text file, or its descriptor was replaced
@@ -50,18 +61,24 @@ def ends_when_not_read() -> Iterator[None]:
         try:
             yield
         finally:
-            sys.stdout.flush()  # or the interpreter would, where nothing can catch the error
-    except BrokenPipeError:
-        if not _is_closed(sys.stdout.fileno()):
-            raise  # another pipe is meant
+            if sys.stdout:  # or the interpreter would, where nothing can catch the error
+                sys.stdout.flush()
+    except OSError as error:
+        if not error.errno or error.filename or not _is_lost():
+            raise  # another pipe or file is meant, or it is a StorageError
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())  # for what stdout still holds
         os.close(nowhere)
-        sys.exit(EXIT_NOT_READ)
+        if isinstance(error, BrokenPipeError):
+            sys.exit(Exit.NOT_READ)
+        print(f"error: cannot write to stdout: {error.strerror}.", file=sys.stderr)
+        sys.exit(Exit.ERROR)
 
 
-def _is_closed(descriptor: int) -> bool:
-    """Whether it is a pipe or socket without a reader."""
-    state = select.poll()
-    state.register(descriptor, 0)  # errors are always reported
-    return bool(state.poll(0))
+def _is_lost() -> bool:
+    """Whether stdout takes nothing more: its reader is gone, or its disk is full."""
+    try:
+        os.write(sys.stdout.fileno(), b"\n")
+    except OSError:
+        return True
+    return False

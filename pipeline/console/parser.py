@@ -1,7 +1,9 @@
 """The options of a command, and its end: an InfeedError becomes one line on stderr and exit code 2,
-never a traceback."""
+never a traceback; with --json, all that a program needs to know becomes one line on stdout."""
 
 import argparse
+import contextlib
+import json
 import shutil
 import sys
 import textwrap
@@ -10,12 +12,15 @@ from typing import Any, NoReturn
 
 from pipeline.console.commands import as_started, command_of, help_end, program
 from pipeline.console.interrupts import (
-    EXIT_INTERRUPTED,
+    Exit,
     ctrl_c_exits,
     ctrl_c_raises,
     ends_when_not_read,
 )
-from pipeline.errors import InfeedError, printable
+from pipeline.errors import InfeedError, OptionError
+
+FACTS: dict[str, Any] = {}
+"""What the command of this process has to say with --json, besides how it ended."""
 
 
 def spelled(argument: str, old: str, new: str) -> str:
@@ -64,28 +69,51 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(arguments, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Exits with 2 and one line. argparse would print the usage first, which may be longer than
-        a screen."""
-        self.exit(2, f"error: {printable(message)}. See {self.prog} --help.\n")
+        """Raises OptionError. argparse would print the usage first, which may be longer than a
+        screen."""
+        raise OptionError(f"{message}. See {self.prog} --help.")
+
+    def add_json(self) -> None:
+        """Adds --json, which `exit_with` obeys."""
+        self.add_argument(
+            "--json",
+            action="store_true",
+            help="print one JSON object, also for an error; all else goes to stderr",
+        )
 
 
-def exit_with(main: Callable[[], int | None], interrupted: str = "interrupted.") -> None:
-    """Runs a command line's main. Exits with what it returns, 2 on an InfeedError, 130 on Ctrl-C,
-    141 if nobody reads what it prints, as after `| head`."""
-    status = None
-    command = False
+def exit_with(
+    main: Callable[[], int | None], interrupted: str = "interrupted.", *, facts: bool = False
+) -> None:
+    """Runs a command line's main. Exits with what it returns, or with another Exit.
+
+    facts: whether --json prints how it ended, and FACTS."""
+    status: int | None = None
+    command, as_json = False, facts and "--json" in sys.argv
     try:
         command = ctrl_c_raises()
-        with ends_when_not_read():
+        with (
+            ends_when_not_read(),
+            contextlib.redirect_stdout(sys.stderr if as_json else sys.stdout),
+        ):
             status = main()
     except InfeedError as e:
-        print(f"error: {as_started(str(e))}", file=sys.stderr)
-        status = 2
+        FACTS["error"] = as_started(str(e))
+        print(f"error: {FACTS['error']}", file=sys.stderr)
+        status = Exit.ERROR
     except KeyboardInterrupt:
         print(interrupted, file=sys.stderr)
-        status = EXIT_INTERRUPTED
+        status = Exit.INTERRUPTED
+    except Exception as e:
+        FACTS["error"] = f"{type(e).__name__}: {e}"
+        sys.excepthook(type(e), e, e.__traceback__)
+        status = Exit.BUG
     finally:
         if command:  # no traceback for another Ctrl-C while the interpreter waits for threads
             ctrl_c_exits()
-    if status:
-        sys.exit(status)
+    end = Exit(status or 0)
+    if as_json:
+        with ends_when_not_read():
+            print(json.dumps({"status": end.name.lower(), "exit_code": end} | FACTS))
+    if end:
+        sys.exit(end)

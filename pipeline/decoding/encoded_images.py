@@ -1,12 +1,13 @@
 """Encoded images: their format, size and pixels, from the content.
 
 JPEGs are decoded by libjpeg-turbo, everything else by Pillow. EXIF is ignored, including its
-rotation, as in other readers. Transparent pixels keep their colour."""
+rotation, as in other readers; HEIC is always upright. Transparent pixels keep their colour."""
 
 import contextlib
 import io
+import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,16 +19,17 @@ from PIL.WebPImagePlugin import WebPImageFile
 
 from pipeline.decoding.op import Size
 from pipeline.errors import Reject, SchemaError
-from pipeline.raw.jpeg import PNG_MAGIC, frame_header
+from pipeline.raw.jpeg import HEIC, PNG_MAGIC, frame_header, heic_image
 from pipeline.raw.jpeg_parts import part_of
 
-Kind = Literal["JPEG", "PNG", "WebP"]
+Kind = Literal["JPEG", "PNG", "WebP", "HEIC"]
 JPEG = b"\xff\xd8\xff"
 _SHOWN = 12
-_READERS: Mapping[Kind, type[ImageFile]] = {
+_READERS: Mapping[Kind, Callable[[io.BytesIO], ImageFile]] = {
     "JPEG": JpegImageFile,
     "PNG": PngImageFile,
     "WebP": WebPImageFile,
+    "HEIC": heic_image,
 }
 
 
@@ -132,7 +134,7 @@ def opened(encoded: bytes, kind: Kind, size: Size | None = None) -> ImageFile:
                 io.BytesIO(encoded)
             ).verify()  # loading a PNG does not check the checksums of its pixels
     except (OSError, SyntaxError, ValueError, EOFError, RuntimeError, struct.error) as e:
-        other = " DecodeJpeg decodes nothing but JPEG; DecodeResize also decodes PNG and WebP."
+        other = " DecodeJpeg decodes nothing but JPEG; DecodeResize also decodes PNG, WebP, HEIC."
         raise SchemaError(
             f"the {kind} image is damaged or truncated. Replace it and convert the data again, or "
             f"leave such records out with on_error.{other * (kind == 'JPEG')} The decoder reports: "
@@ -141,19 +143,26 @@ def opened(encoded: bytes, kind: Kind, size: Size | None = None) -> ImageFile:
     return image
 
 
-def png_or_webp_size(encoded: bytes, key: str) -> Size:
-    """Height and width. SchemaError, which states the actual format, for other data."""
+def kind_and_size(encoded: bytes, key: str) -> tuple[Kind, Size]:
+    """The format, height and width of an image that is not a JPEG. SchemaError, which states the
+    actual format, for other data."""
+    kind: Kind = "PNG"
     size = png_size(encoded)
     animated = False
     if encoded[:4] == b"RIFF" and encoded[8:15] == b"WEBPVP8":
-        image = opened(encoded, "WebP")
-        (width, height), animated = image.size, getattr(image, "is_animated", False)
+        kind = "WebP"
+    elif re.match(HEIC, encoded):
+        kind = "HEIC"
+    if kind != "PNG":
+        image = opened(encoded, kind)
+        width, height = image.size
         size = height, width
+        animated = kind == "WebP" and getattr(image, "is_animated", False)
     if size and min(size) > 0 and not animated:
-        return size
+        return kind, size
     begins = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in encoded[:_SHOWN])
     raise SchemaError(
         f"{key!r} is {'an animated WebP' if animated else 'no intact image'}; it must be a JPEG, a "
-        "PNG or a still WebP. Save it as one of these and convert the data again, or leave such "
-        f"records out with on_error. It has {len(encoded)} bytes and starts with '{begins}'."
+        "PNG, a HEIC or a still WebP. Save it as one of these and convert the data again, or leave "
+        f"such records out with on_error. It has {len(encoded)} bytes and starts with '{begins}'."
     )

@@ -1,5 +1,5 @@
-"""Ops that decode images of any size (JPEG, PNG or WebP, detected from the content) to pixels of
-one size.
+"""Ops that decode images of any size (JPEG, PNG, WebP or HEIC, detected from the content) to
+pixels of one size.
 
 Random windows of an image depend on the record's seed and the image's size only. They are computed
 in integers and in float64 with +, -, *, / and square roots, which IEEE 754 defines to the last bit,
@@ -17,16 +17,17 @@ from pipeline.checks import check_choice, check_number
 from pipeline.decoding.encoded_images import (
     JPEG,
     jpeg_header,
+    jpeg_pixels,
     jpeg_window,
+    kind_and_size,
     pillow_pixels,
-    png_or_webp_size,
 )
 from pipeline.decoding.image_ops import pixels_spec
 from pipeline.decoding.op import ImageOp, Size, Specs
 from pipeline.decoding.resizing import Method, check_resizing, mirrored, resized
 from pipeline.decoding.rng import Rng
 from pipeline.errors import OptionError, SchemaError
-from pipeline.raw.jpeg import PNG_MAGIC
+from pipeline.raw.image_files import orientation, turned
 from pipeline.spec import ArraySpec
 
 Window = tuple[int, int, int, int]  # y, x, height, width
@@ -40,12 +41,12 @@ _RATIOS = 4096
 class _Photo(ImageOp):
     """Common part of the ops: sets `into` to uint8 [*size, channels], 1 channel (grey) or 3 (RGB).
 
-    Takes JPEG with any subsampling, grey, CMYK or progressive, PNG and WebP. EXIF is ignored,
-    including its rotation. Other data, a damaged image or more than max_pixels pixels is an error
-    that names the record. method, antialias: as in Resize. scaled: a JPEG is decoded at a half, a
+    Takes JPEG with any subsampling, grey, CMYK or progressive, PNG, WebP, and HEIC, which is
+    always upright. Other data, a damaged image or more than max_pixels pixels is an error that
+    names the record. method, antialias: as in Resize. scaled: a JPEG is decoded at a half, a
     quarter or an eighth of its size, if what is cut out remains twice as large as the target; a
     photograph of 12 megapixels takes a fifth of the time, and fine detail is averaged instead of
-    skipped."""
+    skipped. upright: turns a JPEG by the orientation in its EXIF, which is ignored otherwise."""
 
     key: str = "image/encoded"
     _: KW_ONLY
@@ -56,6 +57,7 @@ class _Photo(ImageOp):
     antialias: bool = False
     max_pixels: int = MAX_PIXELS
     scaled: bool = False
+    upright: bool = False
 
     def __post_init__(self) -> None:
         check_resizing(self, self.size, self.method)
@@ -78,20 +80,23 @@ class _Photo(ImageOp):
         pixels moves it by half of one. SchemaError, with the remedy, for other data, for too many
         pixels, and for a damaged image."""
         header = jpeg_header(encoded) if encoded.startswith(JPEG) else None
-        height, width = size = header.size if header else png_or_webp_size(encoded, self.key)
+        kind, size = ("JPEG", header.size) if header else kind_and_size(encoded, self.key)
+        height, width = size
         if height * width > self.max_pixels:  # before anything is decoded
             raise SchemaError(
                 f"{self.key!r} has more pixels than max_pixels={self.max_pixels}. Give the op a "
                 "larger max_pixels, or convert the data again with --max-side. Its height and "
                 f"width are {height} and {width}."
             )
-        y, x, h, w = place = window(height, width)
+        exif = orientation(encoded) if self.upright and header else 1
+        y, x, h, w = place = window(*size[::-1] if exif > 4 else size)
+        if header and exif != 1:
+            return turned(jpeg_pixels(encoded, header, self.channels), exif)[y : y + h, x : x + w]
         if header:
             least_h, least_w = target or self.size
             fits = [n for n in (2, 4, 8) if h >= 2 * n * least_h and w >= 2 * n * least_w]
             scale_denom = max(fits, default=1) if self.scaled else 1
             return jpeg_window(encoded, header, place, self.channels, scale_denom)
-        kind = "PNG" if encoded.startswith(PNG_MAGIC) else "WebP"
         pixels = pillow_pixels(encoded, kind, size, self.channels)
         return pixels[y : y + h, x : x + w]
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from pipeline.raw.jpeg import UNREADABLE
+from pipeline.raw.jpeg import UNREADABLE, open_image
 from pipeline.sizes import counted, format_bytes, format_number
 
 BINS = 40
@@ -84,7 +84,7 @@ def _names(edges: np.ndarray, shown: Callable[[float], str]) -> list[str]:
 def thumbnail(data: bytes, alt: str) -> Picture | None:
     """A picture of an encoded image; None if it cannot be decoded. About 4 KB."""
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with open_image(data) as image:
             if image.format == "EPS":  # Pillow would start Ghostscript on it
                 return None
             # a large JPEG is decoded at a fraction of its size

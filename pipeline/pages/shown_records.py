@@ -3,6 +3,7 @@ Pillow only.
 
 The pages of datasets, evaluations and training steps use it."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 from pipeline.errors import InfeedError, SchemaError
 from pipeline.pages.figures import Picture, is_picture, thumbnail, thumbnail_of_array
 from pipeline.parsing import RecordParser
+from pipeline.raw.jpeg import HEIC
 from pipeline.shards.schema import Content, Feature, Labels, Schema
 from pipeline.sizes import counted
 from pipeline.sources.indexed_records import FILE_NAME_KEYS
@@ -149,7 +151,7 @@ def _images(features: Features, values: Values) -> Iterator[tuple[str, Any]]:
             if isinstance(item, bytes):
                 absent = not item and key in features and features[key].optional
                 if (holds == "image" and not absent) or (
-                    holds == "raw" and item.startswith(_IMAGE_FILES)
+                    holds == "raw" and (item.startswith(_IMAGE_FILES) or re.match(HEIC, item))
                 ):
                     yield key, item
             elif isinstance(item, np.ndarray) and item.dtype.kind in "uif" and is_picture(item):

@@ -8,12 +8,14 @@ import io
 import re
 import struct
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from PIL import Image, features
 
 from pipeline.errors import Reject
 from pipeline.raw.jpeg import (
+    HEIC,
     NOT_RESTARTED,
     PNG_MAGIC,
     Jpeg,
@@ -27,15 +29,8 @@ from pipeline.raw.jpeg import (
 ORIENTATION = 0x0112  # https://exiftool.org/TagNames/EXIF.html
 _APP1, _SCAN, _SHORT = 0xE1, 0xDA, 3
 _EXIF = b"Exif\0\0"
-_TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
+# by EXIF orientation: whether to swap the sides, and then to mirror each of them
+TURNS = np.array([0, 0, 1, 3, 2, 4, 5, 7, 6])[:, None] >> [2, 1, 0] & 1
 _MAX_JPEG_SIDE = 65_500  # libjpeg's own limit
 _ANIMATION = "an animation, not one image"
 _NOT_TURNED = (
@@ -45,7 +40,7 @@ _NOT_TURNED = (
 # what Pillow raises for damaged EXIF
 _DAMAGED = (OSError, SyntaxError, ValueError, TypeError, struct.error)
 
-ENCODED_AGAIN = (".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif")
+ENCODED_AGAIN = (".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".heic", ".heif")
 """The suffixes of the formats other than JPEG."""
 _BEGINNINGS = {
     "JPEG": b"\xff\xd8",
@@ -55,10 +50,12 @@ _BEGINNINGS = {
     "BMP": b"BM",
     "TIFF": b"II[*+]\0|MM\0[*+]",
     "AVIF": b"....ftyp.{0,28}avi[fs]",
+    "HEIF": HEIC,
 }
 _FIRST_FRAMES = {
     "GIF": "only the first frame of an animated GIF was taken",
     "TIFF": "only the first page of a TIFF of several was taken",
+    "HEIF": "only the main picture of a HEIC file of several was taken",
 }
 NOTES = (_NOT_TURNED, *_FIRST_FRAMES.values(), NOT_RESTARTED)
 CUT = "values of more than 8 bits were cut to 8, because a JPEG holds no more"
@@ -106,7 +103,7 @@ class ToJpeg:
         image = _decoded(data, form)
         turn = _turn(image)
         opaque, fixups = _opaque(image)
-        notes = self._notes(turn is not None)
+        notes = self._notes(turn)
         if form in _FIRST_FRAMES and _is_animated(image):
             fixups = (*fixups, "first_frame_only")
             notes = (*notes, _FIRST_FRAMES[form])
@@ -121,7 +118,7 @@ class ToJpeg:
         form = _format(data)
         # whichever is first in a WebP, VP8 or VP8L, holds its pixels
         lossy = form == "WEBP" and re.findall(b"VP8[ L]", data)[:1] == [b"VP8 "]
-        if lossy or form in ("JPEG", "AVIF"):
+        if lossy or form in ("JPEG", "AVIF", "HEIF"):
             image = self(data)
             return image.data, image.notes
         image = _decoded(data, form)
@@ -131,22 +128,22 @@ class ToJpeg:
                 f"a {form} of several frames or pages; a PNG holds only one. Give --columns "
                 "COLUMN=file to keep the file, or --image-format=jpeg for the first one"
             )
-        if self._fitting(image.size) != image.size or (self.apply_orientation and turn):
+        if self._fitting(image.size) != image.size or (self.apply_orientation and turn > 1):
             raise Reject(
                 f"a {form} of {image.width}x{image.height} pixels, which --max-side or "
                 "--apply-orientation would change, but lossless images keep their pixels. Give "
                 "--image-format=jpeg, or change the file"
             )
         stored = _checked_png(data) if form == "PNG" else _png_of(image, form)
-        return stored, self._notes(turn is not None)
+        return stored, self._notes(turn)
 
     def _from_jpeg(self, data: bytes) -> Jpeg:
         image = to_rgb_jpeg(data, self.verify)
         # From the raw file: a repaired CMYK image has lost its EXIF.
-        turn = _turn_of_jpeg(data) if self.apply_orientation else None
-        notes = self._notes(orientation(data) != 1)
+        turn = _turn_of_jpeg(data) if self.apply_orientation else 1
+        notes = self._notes(orientation(data))
         size = (image.width, image.height)
-        if turn is None and self._fitting(size) == size:
+        if turn == 1 and self._fitting(size) == size:
             return replace(image, notes=notes)
         pixels = decode_jpeg(image.data)
         grey = pixels.shape[2] == 1
@@ -154,18 +151,18 @@ class ToJpeg:
             Image.fromarray(pixels[:, :, 0] if grey else pixels), turn, image.fixups, notes
         )
 
-    def _notes(self, rotated: bool) -> tuple[str, ...]:
-        return (_NOT_TURNED,) if rotated and not self.apply_orientation else ()
+    def _notes(self, turn: int) -> tuple[str, ...]:
+        return (_NOT_TURNED,) if turn > 1 and not self.apply_orientation else ()
 
     def _encoded(
         self,
         image: Image.Image,
-        turn: Image.Transpose | None,
+        turn: int,
         fixups: tuple[str, ...],
         notes: tuple[str, ...],
     ) -> Jpeg:
-        if turn is not None and self.apply_orientation:
-            image = image.transpose(turn)
+        if turn > 1 and self.apply_orientation:
+            image = Image.fromarray(turned(np.asarray(image), turn))
             fixups = (*fixups, "turned_upright")
         size = self._fitting(image.size)
         if size != image.size:
@@ -191,7 +188,7 @@ def _format(data: bytes) -> str:
     for form, beginning in _BEGINNINGS.items():
         if re.match(beginning, data, re.DOTALL):
             return form
-    raise Reject("not a JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF file")
+    raise Reject("not a JPEG, PNG, WebP, GIF, BMP, TIFF, AVIF or HEIC file")
 
 
 def _decoded(data: bytes, form: str) -> Image.Image:
@@ -304,19 +301,27 @@ def _in_tiff(data: bytes) -> int:
     return 1
 
 
-def _turn_of_jpeg(data: bytes) -> Image.Transpose | None:
+def turned(pixels: np.ndarray, orientation: int) -> np.ndarray:
+    """Pixels [h, w, ...] of an image with this EXIF orientation, upright."""
+    swaps, mirrors_down, mirrors_right = TURNS[orientation]
+    pixels = pixels.swapaxes(0, 1) if swaps else pixels
+    return pixels[:: 1 - 2 * mirrors_down, :: 1 - 2 * mirrors_right]
+
+
+def _turn_of_jpeg(data: bytes) -> int:
     try:
         return _turn(Image.open(io.BytesIO(data), formats=("JPEG",)))
     except _DAMAGED:
-        return None
+        return 1
 
 
-def _turn(image: Image.Image) -> Image.Transpose | None:
-    """How to turn an image upright; None if it is, or if EXIF is missing or damaged."""
+def _turn(image: Image.Image) -> int:
+    """The EXIF orientation; 1 (upright) also if EXIF is missing or damaged."""
     try:
-        return _TURNS.get(image.getexif().get(ORIENTATION, 1))
+        value: Any = image.getexif().get(ORIENTATION)
+        return int(value) if value in range(1, 9) else 1
     except _DAMAGED:
-        return None
+        return 1
 
 
 def _opaque(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:

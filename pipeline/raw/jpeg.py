@@ -5,16 +5,19 @@ of quality 100."""
 
 import io
 import math
+import re
 import struct
 import subprocess
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import BinaryIO, Literal, get_args
 
 import numpy as np
 import simplejpeg
 from PIL import Image, UnidentifiedImageError
+from PIL.ImageFile import ImageFile
 
-from pipeline.errors import OptionError, Reject
+from pipeline.errors import InfeedError, OptionError, Reject
+from pipeline.packages import how_to_install
 from pipeline.raw.jpeg_parts import END, frames, grid_of, unit
 
 Verify = Literal["header", "end", "decode"]
@@ -22,6 +25,8 @@ MAX_PIXELS = 100_000_000  # 300 MB decoded; larger images count as decompression
 VERIFY_LEVELS = get_args(Verify)
 
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
+HEIC = rb"(?s)....ftyp(?!.{0,28}avi[fs])(he[iv][cxms]|m[is]f1)"
+"""How the files of iPhones begin, as a regular expression. AVIF has the same container."""
 _USUAL_INTERVAL = 4  # of more, larger parts are kept; fewer make files larger
 NOT_RESTARTED = "no restart markers were written, because jpegtran refused or warned"
 # a small file may state thousands of scans of a hundred million pixels
@@ -159,10 +164,29 @@ def decode_jpeg(data: bytes) -> np.ndarray:
         raise Reject(f"truncated or damaged JPEG: {e}") from None
 
 
-def decode_image(data: bytes, formats: tuple[str, ...] | None = None) -> Image.Image:
-    """All pixels of a file in one of these formats of Pillow's; None: any. Raises Reject."""
+def heic_image(file: BinaryIO) -> ImageFile:
+    """A HEIC file, turned upright, without its EXIF orientation. Raises InfeedError without
+    pillow-heif, and UNREADABLE."""
     try:
-        image = Image.open(io.BytesIO(data), formats=formats)
+        from pillow_heif import HeifImageFile
+    except ImportError as e:
+        raise InfeedError(
+            f"HEIC images need pillow-heif ({e}). Install it: {how_to_install('heic')}."
+        ) from e
+    return HeifImageFile(file)
+
+
+def open_image(data: bytes, formats: tuple[str, ...] | None = None) -> ImageFile:
+    """A HEIC, or a file in one of these formats of Pillow's; None: any. Only its header is read.
+    Raises InfeedError without pillow-heif, and UNREADABLE."""
+    file = io.BytesIO(data)
+    return heic_image(file) if re.match(HEIC, data) else Image.open(file, formats=formats)
+
+
+def decode_image(data: bytes, formats: tuple[str, ...] | None = None) -> Image.Image:
+    """All pixels of a file; see open_image. Raises Reject, and InfeedError without pillow-heif."""
+    try:
+        image = open_image(data, formats)
         check_size(image.height, image.width)
         image.load()
     # its text contains a memory address, and the ledger of every run must be the same

@@ -16,7 +16,7 @@ from pipeline.raw.arrow_files import row_groups
 from pipeline.raw.csv_block import csv_block, num_plain_bytes
 from pipeline.raw.rows import ARROW_SUFFIXES, Table, is_json
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import is_gzip
+from pipeline.storage.storage import is_compressed
 
 _LOOKED_AT = (1 << 14, 1 << 18, 1 << 22)  # bytes, to guess where a row begins
 _BREAK, _QUOTE = b'\n"'
@@ -38,7 +38,7 @@ WHOLE = Piece(0, sys.maxsize, 0)
 def pieces_of(table: Table, num_bytes: int, piece_bytes: int) -> Sequence[Piece]:
     """The pieces of a table, one after the other, of about this size. Lines are known, and rows
     begin where they say, in Parquet only. num_bytes: of the file. Raises RawDataError."""
-    if num_bytes <= piece_bytes or is_gzip(table.uri):
+    if num_bytes <= piece_bytes or is_compressed(table.uri):
         return (WHOLE,)
     if not table.is_arrow:
         cuts = [*range(0, num_bytes, piece_bytes), sys.maxsize]

@@ -21,14 +21,14 @@ from pipeline.packages import how_to_install
 from pipeline.raw.cells import unique
 from pipeline.shards.schema import USUAL_FORMAT, TableFormat
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import is_gzip, uncompressed
+from pipeline.storage.storage import is_compressed, uncompressed
 
 MAX_ROW_BYTES = 16 * 1024**2
 ARROW_SUFFIXES = (".parquet", ".arrow", ".feather")
 TEXT_TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 TABLE_SUFFIXES = (*TEXT_TABLE_SUFFIXES, *ARROW_SUFFIXES)
 SEPARATORS = {";": "';'", "\t": "tab", "|": "'|'", ",": "','"}  # and how --delimiter names them
-_UTF_16 = ("not UTF-8: byte 0xff", "not UTF-8: byte 0xfe")  # how it begins
+_BEGINNING = 1000
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _FIRST_ROWS = 1000  # of JSON: an object may lack columns that others have
 BOM = b"\xef\xbb\xbf"
@@ -59,12 +59,13 @@ class _TooLongError(_RowError):
 
 def suffix_of(uri: str) -> str:
     """The suffix that states the format of a table, such as ".csv", also of a .csv.gz or .CSV."""
-    return f".{uri.lower().removesuffix('.gz').rpartition('.')[2]}"
+    stem, _, last = uri.lower().rpartition(".")
+    return f".{stem.rpartition('.')[2] if is_compressed(uri) else last}"
 
 
 def is_table(uri: str) -> bool:
     """Whether the name is that of a table that can be read."""
-    kinds = TEXT_TABLE_SUFFIXES if is_gzip(uri) else TABLE_SUFFIXES
+    kinds = TEXT_TABLE_SUFFIXES if is_compressed(uri) else TABLE_SUFFIXES
     return suffix_of(uri) in kinds
 
 
@@ -134,7 +135,10 @@ class Table:
     def start_of(self, file: BinaryIO) -> tuple[Sequence[str], int, int]:
         """The columns in the header, none for JSON; where the rows after it begin, and how many
         lines are before them. Raises RawDataError for a csv file without a header."""
-        lines = _Lines(file, self.format.encoding, after_mark(file))
+        begin = after_mark(file)
+        if b"\0" in file.readline(_BEGINNING) and not is_json(self.uri):
+            raise RawDataError(f"{self.uri} seems to be UTF-16. Write it as UTF-8.")
+        lines = _Lines(file, self.format.encoding, begin)
         names = () if is_json(self.uri) else self._header(self._parsed(lines))
         return names, lines.offset, lines.line
 
@@ -184,8 +188,6 @@ class Table:
         header = next(rows, None)
         if header and [*header.cells.values()] == ["sep=", ""]:
             header = next(rows, None)
-        if header and (header.error.startswith(_UTF_16) or "\0" in "".join(header.cells.values())):
-            raise RawDataError(f"{self.uri} seems to be UTF-16. Write it as UTF-8.")
         if header is None or header.error:
             what = header.error if header else "it is empty"
             raise RawDataError(f"{self.uri} has no header with the names of its columns: {what}.")

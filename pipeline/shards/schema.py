@@ -210,7 +210,8 @@ class Schema:
 
     table: how the texts of its table were read. files: pattern of shard names. version: for TFDS.
     Stock readers of known datasets expect certain names and versions. tfds: name -> text of the
-    files for TFDS, to be written unchanged instead of those made from the features."""
+    files for TFDS, to be written unchanged instead of those made from the features. upright:
+    whether the conversion turned images upright."""
 
     name: str
     features: Mapping[str, Feature]
@@ -218,6 +219,7 @@ class Schema:
     version: str = _TFDS_VERSION
     tfds: Mapping[SidecarName, str] = field(default_factory=dict)
     table: TableFormat = USUAL_FORMAT
+    upright: bool = False
 
     @property
     def opaque(self) -> bool:
@@ -246,6 +248,7 @@ class Schema:
                 if self.table != USUAL_FORMAT
                 else {}
             ),
+            **({"upright": True} if self.upright else {}),
         }
 
 

@@ -269,8 +269,8 @@ def _described(sources: Sequence[RecordsInfo]) -> Description | None:
         if different := [*renumbered, *unnamed]:
             raise OptionError(
                 f"{other.name} and {first.name} number the classes of {different[0]!r} "
-                "differently, or only one of them names them. Convert them together, or read each "
-                "on its own."
+                "differently, or only one of them names them. Convert them together, or with the "
+                "same classes (an empty folder is a class, too), or read each on its own."
             )
     return replace(first.description, schema=layout)
 

@@ -3,14 +3,13 @@ schema, what are its labels, does its image decode?
 
 Needs no TensorFlow."""
 
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from PIL import Image, UnidentifiedImageError
+from PIL import UnidentifiedImageError
 
 from pipeline.errors import Reject, SchemaError
-from pipeline.raw.jpeg import UNREADABLE, decode_image, decode_jpeg
+from pipeline.raw.jpeg import UNREADABLE, decode_image, decode_jpeg, open_image
 from pipeline.shards.example_decoding import FeatureShape, example_shapes
 from pipeline.shards.schema import Labels, Schema
 
@@ -63,7 +62,7 @@ def image_problem(data: bytes) -> str:
         if data.startswith(_JPEG_MAGIC):
             decode_jpeg(data)
             return ""
-        with Image.open(io.BytesIO(data)) as image:
+        with open_image(data) as image:
             if image.format == "EPS":
                 return "an EPS file, which Pillow would decode with Ghostscript: not read"
             image.verify()  # a PNG's checksums: the pixels of a truncated file may be complete

@@ -5,18 +5,26 @@ complete: a directory joined with a name. A file becomes visible completely or n
 
 import contextlib
 import errno
-import gzip
 import mmap
 import os
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.pool import Pool, ThreadPool
 from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
-from pipeline.errors import RawDataError, StorageError
+from pipeline.errors import InfeedError, RawDataError, StorageError
 from pipeline.machine import num_cores
 
+_LIBRARIES = {
+    ".gz": "gzip",
+    ".bz2": "bz2",
+    ".zst": "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd",
+}
+COMPRESSED = tuple(_LIBRARIES)
+"""How the names of compressed files end, whose content is read."""
 _FILES_AT_ONCE, _REMOTE_FILES_AT_ONCE = 8, 4  # from a bucket, each reads up to 64 MiB ahead
 T = TypeVar("T")
 R = TypeVar("R")
@@ -249,21 +257,34 @@ def advice_for(text: str) -> str:
     return next((advice for number, advice in _ADVICE.items() if os.strerror(number) in text), "")
 
 
-def is_gzip(path: str) -> bool:
+def is_compressed(path: str) -> bool:
     """Whether its name is that of a compressed file."""
-    return path.lower().endswith(".gz")
+    return path.lower().endswith(COMPRESSED)
 
 
 @contextlib.contextmanager
 def uncompressed(storage: Storage, path: str) -> Iterator[BinaryIO]:
-    """The file from its beginning, uncompressed if its name ends in .gz. Raises RawDataError,
-    StorageError."""
+    """The file from its beginning, uncompressed if its name is_compressed. Raises RawDataError,
+    StorageError; InfeedError where nothing uncompresses it."""
     with storage.open(path) as file:
-        if not is_gzip(path):
+        if not is_compressed(path):
             yield file
             return
+        library = _library(path)
         try:
-            with gzip.open(file) as stream:
+            with library.open(file) as stream:
                 yield cast(BinaryIO, stream)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as e:
+        except InfeedError:
+            raise
+        except (EOFError, OSError, zlib.error, getattr(library, "ZstdError", EOFError)) as e:
             raise RawDataError(f"{path} is truncated or damaged: {e}. Copy it again.") from e
+
+
+def _library(path: str) -> Any:
+    name = _LIBRARIES[f".{path.lower().rpartition('.')[2]}"]
+    try:
+        return import_module(name)
+    except ImportError as e:
+        raise InfeedError(
+            f"{path} needs {name} ({e}). Install it: pip install {name}; or uncompress the file."
+        ) from e

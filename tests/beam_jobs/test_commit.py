@@ -82,7 +82,7 @@ def gather(raw_imagenet, tmp_path):
 
 def test_a_whole_split_is_committed_with_its_verdict(gather, tmp_path):
     verdict = gather().commit()
-    assert (verdict.ok, verdict.rejected) == (True, 0)
+    assert (verdict.ok, verdict.summary["rejected"]) == (True, 0)
     assert verdict.message.startswith("18 records, ")
     entry = read_manifest(f"{tmp_path}/out").split("train")
     assert entry.num_records == 18
@@ -223,7 +223,7 @@ def test_bad_records_are_all_listed_before_the_split_fails(gather, raw_imagenet,
     ]
     assert not (tmp_path / "out/manifest.json").exists()
     # The fixture has written the tars again, with other times.
-    assert gather(max_bad_records=2, verify_existing=True).commit().rejected == 2
+    assert gather(max_bad_records=2, verify_existing=True).commit().summary["rejected"] == 2
     assert read_manifest(f"{tmp_path}/out").split("train").rejected == 2
 
 

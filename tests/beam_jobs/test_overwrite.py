@@ -10,7 +10,7 @@ from pipeline.storage.local import LocalStorage
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 
-OTHER_PLANS = {"seed": "--seed=7", "verification": "--verify=decode"}
+OTHER_PLANS = {"seed": "--seed=7", "verify": "--verify=decode"}  # what differs -> the option
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_another_plan_is_refused_with_both_digests_and_the_way_out(
 ):
     before = shard_digests(out)
     old = read_manifest(str(out)).split("train").plan_digest
-    message = rf"holds split 'train' of another plan: {old} \(3 shards, .*; this one is \w{{32}} .*--overwrite"
+    message = rf"holds split 'train' of another plan: {old} \(3 shards, .*; this one is \w{{32}} .* What differs: {change}(, rows)?\. .*--overwrite"
     with pytest.raises(ConversionError, match=message):
         raw_imagenet.convert(out, "--num-train-shards=3", "--splits=train", OTHER_PLANS[change])
     assert shard_digests(out) == before
@@ -60,7 +60,7 @@ def test_a_conversion_that_is_refused_before_it_writes_claims_nothing(
     assert files(out) == before
     raw_image_folder.write()
     with pytest.raises(
-        ConversionError, match="'validation' has no records.* give another --validation-fraction"
+        ConversionError, match="'validation' has no records.* Give another --validation-fraction"
     ):
         raw_image_folder.convert(
             tmp_path / "none", "--max-bad-records=9", "--validation-fraction=0.000001"

@@ -52,11 +52,14 @@ def test_a_file_is_uncompressed_up_to_the_bound_and_not_a_byte_further(tmp_path,
     (tmp_path / "raw.gz").write_bytes(gzip.compress(bytes(8 * MB)))
     scratch = Scratch(str(tmp_path / "out"), most)
     if most == 8 * MB:
-        assert STORAGE.stat(scratch.uncompressed(STORAGE, str(tmp_path / "raw.gz"))).bytes == most
+        assert (
+            STORAGE.stat(scratch.uncompressed(STORAGE, str(tmp_path / "raw.gz"), "gzip")).bytes
+            == most
+        )
         return
     message = r"raw.gz has 7.8 KB and uncompresses to more than 8 MB: .* bomb.* --max-uncompressed-bytes=SIZE"
     with pytest.raises(RawDataError, match=message):
-        scratch.uncompressed(STORAGE, str(tmp_path / "raw.gz"))
+        scratch.uncompressed(STORAGE, str(tmp_path / "raw.gz"), "gzip")
     assert left(tmp_path / "out") == []
 
 
@@ -79,7 +82,7 @@ def test_a_bomb_is_stopped_while_it_grows(tmp_path):
     (tmp_path / "raw.gz").write_bytes(gzip.compress(bytes(16 * MB), 0))
     raw = Counting()
     with pytest.raises(RawDataError, match="more than 2 MB"):
-        Scratch(str(tmp_path / "out"), 2 * MB).uncompressed(raw, str(tmp_path / "raw.gz"))
+        Scratch(str(tmp_path / "out"), 2 * MB).uncompressed(raw, str(tmp_path / "raw.gz"), "gzip")
     assert 2 * MB < raw.taken < 4 * MB
 
 
@@ -107,7 +110,7 @@ def test_a_job_that_a_service_runs_keeps_its_files(tmp_path):
     (tmp_path / "raw.gz").write_bytes(gzip.compress(b"content"))
     for kept in (False, True):  # in that order: one that is found is another command's
         with pytest.raises(ConversionError), Scratch(str(tmp_path / "out")) as scratch:
-            path = scratch.uncompressed(STORAGE, str(tmp_path / "raw.gz"))
+            path = scratch.uncompressed(STORAGE, str(tmp_path / "raw.gz"), "gzip")
             if kept:
                 scratch.keep()
             raise ConversionError("the launcher lost the service")
@@ -130,7 +133,7 @@ def slow(*args):
 scratch.read_compressed = slow
 with scratch.Scratch(out) as files:
     if moment != "nothing":
-        files.uncompressed(LocalStorage(), raw)
+        files.uncompressed(LocalStorage(), raw, "gzip")
     try:
         print("there", flush=True)
         for _ in range(3000):  # not one sleep: a signal just before it would be handled after it

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 
 import fork_server as forks
@@ -168,6 +169,25 @@ def test_the_bar_does_not_count_a_damaged_receipt(tmp_path):
         write_receipt(tmp_path, 0)
         _update(job, [bar])
         assert task.completed == 2
+
+
+def test_without_a_terminal_a_conversion_says_a_line_per_split_every_minute(tmp_path, monkeypatch):
+    job = bar_job(tmp_path, splits=("train", "validation"))
+    write_claim(tmp_path)
+    write_receipt(tmp_path, 0)
+    console = Console(file=io.StringIO())
+    monkeypatch.setattr(progress_bars, "_LINE_SECONDS", 0.01)
+    with progress_bars.progress_bars(job, console):
+        while console.file.getvalue().count("\n") < 4:
+            time.sleep(0.01)
+    assert console.file.getvalue().splitlines()[:2] == [
+        "train: shards 1 of 2, 0 records/s, 0 MB/s",
+        "validation: scanning",
+    ]
+    monkeypatch.setattr(progress_bars, "_LINE_SECONDS", 60.0)
+    with progress_bars.progress_bars(job, silent := Console(file=io.StringIO())):
+        pass
+    assert silent.file.getvalue() == ""
 
 
 class Terminal(io.StringIO):

@@ -364,7 +364,8 @@ def test_a_column_that_only_some_tables_have_is_named_with_a_way_out(raw, conver
     (raw / "train-1.csv").write_text("a,b\n1,2\n")
     (raw / "train-2.csv").write_text("a\n1\n")
     with pytest.raises(
-        OptionError, match=r"^columns of other tables \(--columns NAME=skip .*train-2.csv has"
+        OptionError,
+        match=r"^columns of other tables, also of splits that --splits .* \(--columns NAME=skip .*train-2.csv has",
     ):
         convert()
 

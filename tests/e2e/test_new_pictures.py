@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from damage import bind_to_description
 from infeed_door import run_infeed
-from pictures import FORMATS, encoded, picture, transparent
+from pictures import FORMATS, encoded, heic, picture, transparent
 from PIL import Image
 from raw_data.pixels import RawCifar, RawMnist
 from stages import without_beam
@@ -53,6 +53,7 @@ def odd_photographs(folder):
         "animated": encoded(first, "GIF", save_all=True, append_images=[second]),
         "16 bits": encoded(deep, "PNG"),
         "transparent GIF": encoded(transparent(), "GIF"),
+        "HEIC": heic(picture(90, 50), orientation=8),
     }
     for split in ("train", "validation"):
         for number, (name, data) in enumerate(sorted(files.items())):
@@ -111,11 +112,11 @@ def test_every_format_of_photographs_is_predicted_as_its_converted_record(
     train(workdir, "images", shards, *PHOTOS)
     predict_records(workdir, "images", shards, *PHOTOS)
     shutil.rmtree(shards)
-    lines = predicted(workdir, raw / "validation", *options)
+    lines = predicted(workdir, raw / "validation")  # turned upright if the conversion did
     names = ("class", "class_name", "probability")
     found = {(Path(line["file"]).name, *(line[name] for name in names)) for line in lines}
     assert found == {*of_records(workdir, "file", *names)}
-    assert len(lines) == len(FORMATS) + 4
+    assert len(lines) == len(FORMATS) + 5
     assert not {"label", "label_name", "index"} & lines[0].keys()
 
 
@@ -356,7 +357,7 @@ def test_what_cannot_be_read_or_is_refused_is_named_and_the_rest_predicted(
     assert lines[0]["probability"] == pytest.approx(probability, rel=1e-6)
     for file, problem in {
         f"{odd}/cut.jpg": "truncated",
-        f"{odd}/notes.txt and 1 more": "not a JPEG or PNG file. Convert it to one, or leave it out",
+        f"{odd}/notes.txt and 1 more": "not a JPEG, PNG, WebP, GIF, BMP, TIFF, AVIF or HEIC file",
         f"{odd}/large.jpg": "'image/encoded' is a JPEG of a size other than the 32 x 32 of",
         f"{odd}/huge.jpg": "more than 537 MB",
         f"{odd}/empty.csv": f"{odd}/empty.csv has no header",
@@ -365,7 +366,8 @@ def test_what_cannot_be_read_or_is_refused_is_named_and_the_rest_predicted(
         assert f"{file}: {problem}" in err
     assert f"{odd}/pipe.csv is a directory or a device, not a file." in err
     note = (
-        "EXIF rotates 1 of the pictures, which was ignored. --apply-orientation turns them upright"
+        "EXIF rotates 1 of the pictures, which was ignored, as by the conversion. --apply-orientation "
+        "turns them upright"
     )
     assert f"note: {note}" in err
     assert "error: left out 8 of 10, which could not be read." in err

@@ -20,9 +20,7 @@ from pipeline.shards.schema import Feature, Schema
 __all__ = ["KINDS", "Kind", "verdicts"]
 
 DAMAGED = r"the (JPEG|PNG|WebP) image is damaged or truncated\. Replace it"
-NO_IMAGE = (
-    r"'image/encoded' is {}; it must be a JPEG, a PNG or a still WebP\. Save it as one of these"
-)
+NO_IMAGE = r"'image/encoded' is {}; it must be a JPEG, a PNG, a HEIC or a still WebP\. Save it as one of these"
 TOO_LARGE = r"'image/encoded' has more pixels than max_pixels=\d+\. Give the op a larger max_pixels"
 ANY = "|".join([DAMAGED, NO_IMAGE.format(".*"), TOO_LARGE])
 SIZES = ((120, 80), (61, 97), (33, 8), (200, 150), (16, 16), (256, 31))  # width, height
@@ -240,7 +238,7 @@ NOT_DECODED = {
     "a BMP": _saved("BMP"),
     "a TIFF": _saved("TIFF"),
     "a JPEG 2000": _saved("JPEG2000"),
-    "an AVIF or HEIC": _saved("AVIF"),
+    "an AVIF": _saved("AVIF"),
     "HTML or XML": _constant(b"<!DOCTYPE html>\n<html><body>404 \xe2\x80\x93 not found</body></html>"),
     "not a known image format": lambda rng, number: rng.bytes(2000 * number),  # the first is empty
     "not a known image format, but gzip": lambda rng, number: gzip.compress(_saved("JPEG")(rng, number)),

@@ -57,6 +57,16 @@ def test_a_name_has_the_models_number_and_one_that_it_lacks_is_missing_and_count
     ]
 
 
+def test_categories_of_which_the_model_has_seen_none_are_told(caplog):
+    model = described(("k",), ("a", "b"))
+    renumberings(model, described(("k",), ("b", "c")), "rows", ["tags"], {})
+    assert not caplog.records
+    renumberings(model, described(("k",), ("c", "d")), "rows", ["tags"], {})
+    assert caplog.messages == [
+        "rows: the model has seen none of the categories of 'tags', so all of its values count as missing"
+    ]
+
+
 def test_spellings_of_true_are_one_class_of_data_that_were_converted_apart():
     model = described(("False", "True"))
     for names in (("true", "false"), ("1", "0"), ("TRUE", "False")):

@@ -15,7 +15,7 @@ import pipeline
 from pipeline.commands import describe, verify
 from pipeline.console.console import Console, say
 from pipeline.datasets import eval_dataset
-from pipeline.errors import ConversionError, InfeedError, StorageError, printable
+from pipeline.errors import ConversionError, InfeedError, OptionError, StorageError, printable
 from pipeline.logs import logger
 from trainer import checkpoints
 
@@ -71,10 +71,10 @@ def test_a_console_prints_no_control_character_of_data(terminal):
 
 
 @pytest.mark.parametrize("tool", [verify, checkpoints])
-def test_an_argument_that_is_not_known_is_named_without_its_orders(tool, capsys):
-    with pytest.raises(SystemExit):
+def test_an_argument_that_is_not_known_is_named_without_its_orders(tool):
+    with pytest.raises(OptionError) as raised:
         tool.main(["out", BAD[:-1], "--fast"])
-    printed = capsys.readouterr().err
+    printed = str(raised.value)
     assert f"unrecognized arguments: {ESCAPED.removesuffix('udc80')[:-1]} --fast" in printed
     assert not CONTROL.search(printed)
 

@@ -233,7 +233,7 @@ def test_an_input_that_is_waited_for_and_more_workers_than_cores_are_told_with_w
             yield batch
 
     Trainer(dense_task, config(log_every=2, iterations_per_loop=2)).train(slow)
-    waited = r"waited for its input for \d\d+ % of the time\. More input workers or a cache may help: see"
+    waited = r"waited for its input for \d\d+ % of the time\. More input workers, a cache, or images converted with --max-side may help: see"
     assert re.search(waited, caplog.text)
     Trainer(dense_task, config(input_workers=999))
     assert f"999 input workers, but this process may use {num_cores()} cores" in caplog.text

@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 from pipeline.errors import OptionError
+from pipeline.shards.example import encode_example
+from pipeline.shards.frames import frame
+from pipeline.shards.schema import Feature, Schema
 from trainer.commands.loading import parsed
 from trainer.recipe import DataRecipe, TrainerConfig, settings
 
@@ -52,6 +55,23 @@ def test_tiny_takes_the_records_of_the_recipe_and_at_most_twenty_steps():
     )
     assert recipe.trainer.max_steps == recipe.run.max_steps == 20
     assert Counted(tiny=True, trainer=settings(workdir="w", max_steps=7)).trainer.max_steps == 7
+
+
+def test_several_directories_are_read_as_one_dataset(tmp_path):
+    schema = Schema("flowers", {"petals": Feature("int64")})
+    for name, petals in (("a", [5, 6]), ("b", [7])):
+        shard = b"".join(frame(encode_example(schema, {"petals": each})) for each in petals)
+        (tmp_path / name).mkdir()
+        for split in ("train", "validation"):
+            (tmp_path / name / f"{split}-00000-of-00001.tfrecord").write_bytes(shard)
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    recipe, _, _ = parsed(Flowers, ["--data-dir", a, b, f"--workdir={tmp_path}/w"], "flowers")
+    recipe.check()
+    for records in (recipe.train_records, recipe.eval_records):
+        assert [each["petals"] for each in records.examples()] == [5, 6, 7]
+    assert recipe.data_name == f"{a} + {b}"
+    with pytest.raises(OptionError, match=f"workdir={b}/ is a data_dir. Give another directory"):
+        Flowers(data_dir=(a, b), trainer=settings(workdir=f"{b}/", max_steps=1)).check()
 
 
 def checked(kind, **fields):

@@ -63,7 +63,7 @@ class Saved:
         return [
             *changes(self.config, config),
             *changes(self.versions, versions()),
-            *changes(self.mesh, mesh_of(self.state)),
+            *(f"mesh {each}" for each in changes(self.mesh, mesh_of(self.state))),
         ]
 
 

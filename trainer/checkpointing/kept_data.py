@@ -5,6 +5,7 @@ Training writes it before the first step, and each checkpoint has its checksum. 
 prediction, sampling, export and `load` use it, whatever data they read, or none. No record is kept.
 NumPy only."""
 
+import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -105,12 +106,7 @@ def _check_belongs(workdir: str, step: int, checkpoints: str) -> None:
     expected, present = contents.get("description"), checksum(workdir)
     path = join(workdir, DESCRIPTION)
     if expected is None:
-        log.warning(
-            "an older version saved the checkpoint of step %d, without the checksum of %s, which "
-            "therefore cannot be verified",
-            step,
-            path,
-        )
+        _warn_unsealed(step, path)
     elif present != expected:
         state = f"has the checksum {present}, and {expected} is expected"
         if present == NONE:
@@ -124,6 +120,16 @@ def _check_belongs(workdir: str, step: int, checkpoints: str) -> None:
                 else f"Copy it, and {TOKENIZER} if there is one, from where the model was trained."
             )
         )
+
+
+@functools.cache  # a call asks several times
+def _warn_unsealed(step: int, path: str) -> None:
+    log.warning(
+        "an older version saved the checkpoint of step %d, without the checksum of %s, which "
+        "therefore cannot be verified",
+        step,
+        path,
+    )
 
 
 def as_in_run(workdir: str, step: int | None = None) -> Describe:

@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from pipeline.console.console import Console, say, table
+from pipeline.console.interrupts import Exit
 from pipeline.console.parser import Parser, exit_with
 from pipeline.errors import (
     EvaluationError,
@@ -67,7 +68,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--recipe", metavar="MODULE:CLASS", help="the recipe of the run, if it is not infeed's"
     )
     parser.add_argument(
-        "--apply-orientation", action="store_true", help="turn images upright according to EXIF"
+        "--apply-orientation",
+        action="store_true",
+        help="turn images upright according to EXIF, even if the conversion did not",
     )
     parser.add_argument(
         "--json", action="store_true", help="print lines of JSON rather than a table"
@@ -83,7 +86,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise OptionError(EXISTS.format(args.output))
     paths = [path for name in args.files for path in files_of(name)]
     recipe = _recipe(args.workdir, args.recipe)
-    raw = list(read_files(recipe, paths, upright=args.apply_orientation))
+    upright = args.apply_orientation or recipe.schema.upright
+    raw = list(read_files(recipe, paths, upright=upright))
     bad = [each for each in raw if each.error]
     good = [each for each in raw if not each.error]
     with errors_only():  # what they say of records, the end says of files
@@ -91,8 +95,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     _show(lines, args.output, as_json=args.json)
     if rotated := sum(each.rotated for each in good):
         print(
-            f"note: EXIF rotates {rotated} of the pictures, which was ignored. --apply-orientation "
-            "turns them upright: give it if the conversion had it.",
+            f"note: EXIF rotates {rotated} of the pictures, which was ignored, as by the "
+            "conversion. --apply-orientation turns them upright.",
             file=sys.stderr,
         )
     for column, numbers in recipe.row_classes.items():
@@ -226,7 +230,7 @@ def _report_bad(bad: Sequence[Raw], count: int) -> int:
         print(printable(f"{name}{also}: {reason}"), file=sys.stderr)
     if bad:
         print(f"error: left out {len(bad)} of {count}, which could not be read.", file=sys.stderr)
-    return int(bool(bad))
+    return Exit.BAD_DATA if bad else Exit.DONE
 
 
 if __name__ == "__main__":

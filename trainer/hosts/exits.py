@@ -9,6 +9,7 @@ One thread of supervision per process hears the signals SIGINT (Ctrl-C) and SIGT
 main thread is inside a long call into C, in which Python runs no signal handler. Stdlib only."""
 
 import atexit
+import multiprocessing
 import os
 import select
 import signal
@@ -19,12 +20,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
-from pipeline.console.interrupts import EXIT_INTERRUPTED, on_ctrl_c
+from pipeline.console.interrupts import Exit, on_ctrl_c
 from pipeline.user_code import SaysEverything
 
-EXIT_USER_ERROR = 2  # any InfeedError
-EXIT_HOST_FAILED = 3  # another host failed, so this one had to end; or something was stuck
-EXIT_PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, run the same command again
 Check = Callable[[], None]
 exit_code = 1
 """Of a process that can only end because its run has failed; `end` sets it."""
@@ -54,15 +52,15 @@ class Ending(SaysEverything):
 
 class Preempted(Ending, SystemExit):
     """Raised after SIGTERM. As a SystemExit it passes `except Exception`, and ends a program that
-    does not catch it with EXIT_PREEMPTED and no traceback."""
+    does not catch it with Exit.PREEMPTED and no traceback."""
 
-    exit_code = EXIT_PREEMPTED
+    exit_code = Exit.PREEMPTED
 
 
 class Interrupted(Ending, KeyboardInterrupt):
     """Raised after SIGINT, as Ctrl-C sends it. A program that catches it may make other calls."""
 
-    exit_code = EXIT_INTERRUPTED
+    exit_code = Exit.INTERRUPTED
 
 
 def ending(why: str, interrupted: bool, together: bool = False) -> Ending:
@@ -71,7 +69,11 @@ def ending(why: str, interrupted: bool, together: bool = False) -> Ending:
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the process immediately: no other thread and no exit handler can delay it."""
+    """Ends the process immediately: no other thread and no exit handler can delay it. Workers, such
+    as Grain's, end with it, as they would with Python."""
+    for child in multiprocessing.active_children():
+        if child.daemon:
+            child.kill()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -135,7 +137,8 @@ class Watcher:
                     signal.signal(number, handler)
 
     def _handles(self, number: int) -> bool:
-        return signal.getsignal(number) == self._handle
+        # None once the interpreter ends, which closes iterators that nobody has finished
+        return signal is not None and signal.getsignal(number) == self._handle
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         """Handles a signal in the main thread, once that runs Python."""

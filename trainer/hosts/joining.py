@@ -7,9 +7,10 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.console.interrupts import Exit
 from pipeline.errors import OptionError
 from pipeline.logs import logger
-from trainer.hosts.exits import EXIT_USER_ERROR, leave
+from trainer.hosts.exits import leave
 
 AUTO = "auto"
 PLACE = ("coordinator_address", "num_processes", "process_id")
@@ -108,7 +109,7 @@ def _give_up(settings: Distributed) -> None:
         "and its own process_id.",
         file=sys.stderr,
     )
-    leave(EXIT_USER_ERROR)
+    leave(Exit.ERROR)
 
 
 def _place(address: str) -> tuple[str, int] | None:

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TypeVar
 
 from pipeline.background import log_stacks
+from pipeline.console.interrupts import Exit
 from pipeline.errors import HostError, InfeedError
 from pipeline.logs import logger
 from trainer.config import TrainerConfig
@@ -23,7 +24,6 @@ from trainer.hosts import exits
 from trainer.hosts.activity import Activity, Doing
 from trainer.hosts.exchange import Decision, Exchange, Store, StoreError, open_store
 from trainer.hosts.exits import (
-    EXIT_HOST_FAILED,
     TICK_SECONDS,
     WATCHER,
     Ending,
@@ -298,7 +298,7 @@ class Supervisor:
         kind = type(error).__name__.lower() if isinstance(error, Ending) else "error"
         print(f"{kind}: {error}{more}", file=sys.stderr)
         depart(self._store)
-        leave(getattr(error, "exit_code", EXIT_HOST_FAILED))
+        leave(getattr(error, "exit_code", Exit.HOST_FAILED))
 
 
 def _at_exit() -> None:
@@ -312,7 +312,7 @@ def _at_exit() -> None:
         if failure_of(store):
             depart(store)
             leave(
-                EXIT_HOST_FAILED
+                Exit.HOST_FAILED
                 if isinstance(error, HostError)
                 else getattr(error, "exit_code", exits.exit_code)
             )

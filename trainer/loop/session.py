@@ -309,11 +309,12 @@ def resumed_position(source: Input, saved: Saved, config: Mapping[str, Any]) -> 
         return source.restore(saved.input_state)
     except FingerprintError as error:
         changed = [name for name in ORDER_SETTINGS if saved.config.get(name) != config[name]]
-        if saved.input_state.get("fingerprint") != source.info.fingerprint or not changed:
+        same_data = saved.input_state.get("fingerprint") == source.info.fingerprint
+        if not same_data or not changed:
+            data = "resume with the --data-dir and --train-split that it was trained on; "
             raise FingerprintError(
                 f"the checkpoint of step {saved.step} does not fit this input: {error} On the "
-                "command line, resume with the --data-dir and --train-split that it was trained "
-                "on; another --workdir starts over."
+                f"command line, {'' if same_data else data}another --workdir starts over."
             ) from error
         then = ", ".join(f"{name}={saved.config.get(name)}" for name in changed)
         now = ", ".join(f"{name}={config.get(name)}" for name in changed)
@@ -321,5 +322,6 @@ def resumed_position(source: Input, saved: Saved, config: Mapping[str, Any]) -> 
         raise FingerprintError(
             f"the checkpoint of step {saved.step} was trained with {then}, this run has {now}, "
             f"which changes the order of records. Resume with {flags} ({then} in the "
-            "TrainerConfig), or start over in another --workdir (workdir)."
+            "TrainerConfig), or begin in another --workdir (workdir): --init-from "
+            f"{config['workdir']} (a WarmStart) keeps the parameters."
         ) from error

@@ -44,6 +44,7 @@ def train(
         with session.supervisor.leaving():
             session.own()
             start = 0 if config.fast_dev_run else session.checkpoints.resume_step()
+            session.activity.saved = start or None
             end = config.fast_dev_run or (
                 start + steps if steps else None if config.max_epochs else config.max_steps
             )

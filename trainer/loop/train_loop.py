@@ -80,7 +80,6 @@ def train_steps(
             TrainMonitor(session, feeder, _step_size(job, program), begun, end, recorder.hint)
         )
         stack.enter_context(profile)
-        session.activity.saved = start or None
         # A run may resume at the end of its input, before the evaluation that was due there.
         was_evaluated = not start or session.checkpoints.was_evaluated(start)
         # last: its clock begins when the program is compiled

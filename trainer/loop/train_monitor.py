@@ -87,8 +87,8 @@ class TrainMonitor(AbstractContextManager):
         if not self._warned and waited > max(NOTABLE_SECONDS, NOTABLE * self._seconds):
             self._warned = True
             log.warning(
-                "training has waited for its input for %.0f %% of the time. More input workers or "
-                "a cache may help: see docs/performance.md",
+                "training has waited for its input for %.0f %% of the time. More input workers, "
+                "a cache, or images converted with --max-side may help: see docs/performance.md",
                 100 * waited / max(waited, self._seconds),
             )
 

@@ -15,12 +15,10 @@ from flax import nnx
 from jax import Array, lax
 
 from pipeline.errors import OptionError
+from trainer.models.pixels import STATISTICS, Statistics, normalized
 
 __all__ = ["BatchNorm"]
 
-# of ImageNet's red, green and blue in 0..1, as is usual
-MEAN = (0.485, 0.456, 0.406)
-STD = (0.229, 0.224, 0.225)
 # https://arxiv.org/abs/1502.01852
 HE_INIT = nnx.initializers.variance_scaling(2.0, "fan_out", "normal")
 HEAD_INIT = nnx.initializers.normal(0.01)  # Goyal et al. 2017, https://arxiv.org/abs/1706.02677
@@ -155,7 +153,8 @@ class ResNet(nnx.Module):
     tensorflow/tpu's pad one row less before strided ones. channels: 3 (RGB) or 1 (grey). bn_span:
     rows over which batch norms take their statistics in training; None: all. zero_last_scale: the
     last batch norm of each block begins with scale 0, so that blocks begin as identities
-    (https://arxiv.org/abs/1706.02677). Batch norms have momentum 0.9 and epsilon 1e-5."""
+    (https://arxiv.org/abs/1706.02677). Batch norms have momentum 0.9 and epsilon 1e-5. statistics:
+    means and deviations that normalize images."""
 
     def __init__(
         self,
@@ -166,8 +165,9 @@ class ResNet(nnx.Module):
         channels: int = 3,
         bn_span: int | None = None,
         zero_last_scale: bool = True,
+        statistics: Statistics = STATISTICS["imagenet"],
     ) -> None:
-        self.channels = channels
+        self.statistics = statistics
         self.pools = shape.stem == "photo"
         kernel, stride = (7, 2) if self.pools else (3, 1)
         features = shape.widths[0]
@@ -187,11 +187,10 @@ class ResNet(nnx.Module):
         """Logits [b, num_classes] for images [b, height, width, channels] in 0..255, uint8 or
         float.
 
-        They are normalized with ImageNet's mean (0.485, 0.456, 0.406) and standard deviation
-        (0.229, 0.224, 0.225) of red, green and blue, grey ones with the averages of these. mask:
-        [b], above 0 where a row counts; other rows do not affect the logits of these or the running
+        They are normalized with the statistics, grey ones with the averages of these. mask: [b],
+        above 0 where a row counts; other rows do not affect the logits of these or the running
         statistics. Default: all count."""
-        x = nnx.relu(self.stem(_normalized(images, self.channels), mask))
+        x = nnx.relu(self.stem(normalized(images, self.statistics), mask))
         if self.pools:
             x = nnx.max_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)))  # pyright: ignore[reportArgumentType]
         for number in range(1, len(self.stages) + 1):
@@ -284,11 +283,3 @@ def _conv(channels: int, features: int, kernel: int, stride: int, rngs: nnx.Rngs
         kernel_init=HE_INIT,
         rngs=rngs,
     )
-
-
-def _normalized(images: Array, channels: int) -> Array:
-    mean, std = (
-        jnp.asarray(values if channels == 3 else [sum(values) / 3], jnp.float32)
-        for values in (MEAN, STD)
-    )
-    return (images.astype(jnp.float32) / 255 - mean) / std

@@ -274,6 +274,10 @@ class Config(DataRecipe):
 
     def decoded(self) -> dict[str, Any]:
         """The options that all decoding ops of the recipe have in common."""
-        size = (self.size, self.size)
-        channels = self.image_data.channels
-        return {"into": IMAGE, "size": size, "channels": channels, "method": self.resizing}
+        return {
+            "into": IMAGE,
+            "size": (self.size, self.size),
+            "channels": self.image_data.channels,
+            "method": self.resizing,
+            "upright": self.schema.upright,
+        }

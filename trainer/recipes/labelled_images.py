@@ -131,14 +131,15 @@ def raw_image(layout: Any, key: str, data: bytes, *, upright: bool) -> "Mapping[
     file.
 
     Converters of photographs write JPEGs; all others keep the pixels of lossless images. upright:
-    turn it according to EXIF. Raises Reject."""
+    turn it according to EXIF. Raises Reject, and InfeedError for HEIC without pillow-heif."""
     from pipeline.raw.image_files import ToJpeg
-    from pipeline.raw.jpeg import to_rgb_jpeg
+    from pipeline.raw.jpeg import PNG_MAGIC, to_rgb_jpeg
 
-    if layout.name in OF_IMAGENET and not upright:
+    known = data.startswith((b"\xff\xd8", PNG_MAGIC))  # to the conversion of ImageNet
+    if layout.name in OF_IMAGENET and known and not upright:
         return {key: to_rgb_jpeg(data, "decode").data}
     to_jpeg = ToJpeg("decode", apply_orientation=upright)
-    is_photograph = layout.name in OF_PHOTOGRAPHS
+    is_photograph = layout.name in (*OF_PHOTOGRAPHS, *OF_IMAGENET)
     return {key: to_jpeg(data).data if is_photograph else to_jpeg.stored(data)[0]}
 
 

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from pipeline.decoding.encoded_images import JPEG
 from pipeline.decoding.op import Features, Op
 from pipeline.decoding.padding import PadTo
 from pipeline.decoding.planning import Step
@@ -20,6 +21,8 @@ from pipeline.decoding.rows import RowDecoder
 from pipeline.errors import ExportError, InfeedError
 from pipeline.inputs.tf_examples import parsing_of
 from pipeline.ops import DecodeCentralCrop, DecodeJpeg, DecodePng, DecodeResize, Drop, Keep, Rename
+from pipeline.raw.image_files import TURNS
+from pipeline.raw.jpeg import PNG_MAGIC
 from pipeline.shards.schema import Schema
 from pipeline.spec import centered, delivered
 from pipeline.tf_cpu import tf
@@ -30,6 +33,9 @@ MOVING_OPS = (Keep, Drop, Rename)
 PARALLEL_RECORDS = 32
 ITS_SIZE = "Its height and width are"
 _PAYLOAD = ""  # no feature has this key
+# what EXIF has before the value of an orientation, in both byte orders
+_ORIENTATIONS = (b"\x01\x12\0\3\0\0\0\1\0", b"\x12\x01\3\0\1\0\0\0")
+_EXIF_BYTES = 1 << 16
 # the first four words: https://www.w3.org/TR/png-3/
 _PNG = np.frombuffer(b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR", ">i4").astype(np.int32)
 
@@ -82,6 +88,10 @@ def _outputs_of_ops(rows: RowDecoder, features: Features) -> Features:
     signature = {
         key: tf.TensorSpec(spec.shape, spec.dtype) for key, spec in rows.set_by_ops.items()
     }
+
+    for op in (step.op for step in rows.steps.values()):
+        if isinstance(op, DecodeCentralCrop | DecodeResize) and op.key in features:
+            features = features | {op.key: _decodable(op.key, features[op.key])}
 
     def one(features: Features) -> Features:
         for step in rows.steps.values():
@@ -173,6 +183,15 @@ def narrowed(key: str, value: Any, offset: int | None) -> Any:
     )
 
 
+def _decodable(key: str, encoded: Any) -> Any:
+    """The images of n records; the graph names the rows of those in formats that it cannot
+    decode."""
+    known = [tf.strings.substr(encoded, 0, len(head)) == head for head in (JPEG, PNG_MAGIC)]
+    rows = tf.where(~tf.reduce_any(known, 0))[:, 0]
+    message = f"{key!r} is neither a JPEG nor a PNG, which an export decodes, in the rows"
+    return checked(encoded, tf.size(rows) == 0, [message, rows])
+
+
 def _image(op: Any, features: Features) -> Features:
     return {op.into: TWINS[type(op)](op, features[op.key])}
 
@@ -228,7 +247,7 @@ TWINS: Mapping[type, Callable[[Any, Any], Any]] = {
 
 def _photo(op: DecodeCentralCrop | DecodeResize, encoded: Any) -> Any:
     """uint8 [h, w, channels] of a JPEG or a PNG of up to max_pixels pixels."""
-    is_jpeg = tf.strings.substr(encoded, 0, 3) == b"\xff\xd8\xff"
+    is_jpeg = tf.strings.substr(encoded, 0, len(JPEG)) == JPEG
     size = tf.cond(is_jpeg, lambda: _jpeg_size(encoded), lambda: _png_size(encoded))
     size = checked(size, tf.reduce_min(size) > 0, [f"{op.key!r} is neither a JPEG nor a PNG"])
     message = f"{op.key!r} has more pixels than max_pixels={op.max_pixels}. {ITS_SIZE}"
@@ -240,6 +259,11 @@ def _photo(op: DecodeCentralCrop | DecodeResize, encoded: Any) -> Any:
         lambda: _jpeg_pixels(encoded, op.channels),
         lambda: _png_pixels(encoded, op.channels),
     )
+    if op.upright:
+        turn = tf.gather(TURNS, tf.where(is_jpeg, _orientation(encoded), 0))
+        sides: Any = tf.concat([turn[:1], 1 - turn[:1], [2]], 0)
+        pixels = tf.transpose(pixels, sides)
+        pixels = tf.reverse(pixels, tf.where(turn[1:])[:, 0])
     return tf.ensure_shape(pixels, [None, None, op.channels])
 
 
@@ -264,6 +288,15 @@ def _in_channels(colours: Any, channels: int) -> Any:
         return colours
     weighted = tf.cast(colours, tf.float32) * [0.299, 0.587, 0.114]
     return tf.cast(tf.round(tf.reduce_sum(weighted, -1, keepdims=True)), tf.uint8)
+
+
+def _orientation(encoded: Any) -> Any:
+    """int32: what the first entry of EXIF with the orientation says; 0 if there is none."""
+    head = tf.strings.substr(encoded, 0, _EXIF_BYTES)
+    values = [tf.strings.split(head, entry)[1:2] for entry in _ORIENTATIONS]
+    first = tf.concat([*values, [b"\0"]], 0)[0]
+    value = tf.io.decode_raw(first, tf.uint8, fixed_length=1)[0]
+    return tf.where(value < len(TURNS), tf.cast(value, tf.int32), 0)
 
 
 def _jpeg_size(encoded: Any) -> Any:
@@ -311,6 +344,6 @@ def checked(value: Any, condition: Any, message: list[Any]) -> Any:
     holds."""
     # The raw op: tf.debugging.Assert adds a conditional to the graph, which costs 12 us per image.
     with tf.control_dependencies(
-        [tf.raw_ops.Assert(condition=condition, data=message, summarize=2)]
+        [tf.raw_ops.Assert(condition=condition, data=message, summarize=8)]
     ):
         return tf.identity(value)

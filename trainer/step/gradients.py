@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax import Array, lax
+from jax.interpreters.partial_eval import dce_jaxpr
 from jax.sharding import PartitionSpec as P
 
 from pipeline.errors import InputError
@@ -60,12 +62,32 @@ def called(task: Task, *arguments: Any) -> tuple[Array, Variables, Any]:
     )
 
 
+def read_by(optimizer: optax.GradientTransformation, params: Any, state: Any) -> list[bool]:
+    """Whether the optimizer reads the gradient of each parameter: it reads none of those that are
+    frozen, in whatever way. Traces its update once."""
+    update: Any = jax.make_jaxpr(optimizer.update)(params, state, params).jaxpr
+    _, read = dce_jaxpr(update, [True] * len(update.outvars))
+    return read[: len(jax.tree.leaves(params))]
+
+
 def gradients(
-    task: Task, variables: Variables, batch: Batch, rng: Array, mean: Mean = masked_mean
+    task: Task,
+    variables: Variables,
+    batch: Batch,
+    rng: Array,
+    mean: Mean = masked_mean,
+    read: Sequence[bool] | None = None,
 ) -> Gradients:
-    """The gradients of the mean loss of a batch."""
+    """The gradients of the mean loss of a batch. read: for which parameters; None: for all. Others
+    get zeros, and the program has no backward pass for them."""
 
     def mean_loss(params: Any) -> tuple[Array, Any]:
+        if read is not None:
+            leaves, tree = jax.tree.flatten(params)
+            pairs = zip(leaves, read, strict=True)
+            params = tree.unflatten(
+                [leaf if trained else lax.stop_gradient(leaf) for leaf, trained in pairs]
+            )
         losses, after, outputs = called(task, Variables(params, variables.extra), batch, rng, True)
         values = per_record(losses, outputs, batch, task.metrics)
         if task.sample_weight is not None:
@@ -99,6 +121,7 @@ def accumulated(
     rng: Array,
     unroll: bool = False,
     apart: Placement | None = None,
+    read: Sequence[bool] | None = None,
 ) -> Gradients:
     """The gradients of the complete batch, from its microbatches one after the other, in the memory
     of one.
@@ -106,12 +129,12 @@ def accumulated(
     The random key of microbatch i is number i of `rng`. Each passes `extra` on to the next. unroll:
     no loop, in which XLA runs convolutions slowly on CPUs. apart: for a task of independent rows;
     along the data axis, devices add up the gradients of their own rows, and sum them once. Without,
-    XLA sums them in every microbatch."""
+    XLA sums them in every microbatch. read: see `gradients`."""
     if apart is None or apart.mesh.shape[DATA] == 1:
-        return _added(task, unroll, lambda sums: sums, variables, parts, rng)
+        return _added(task, unroll, lambda sums: sums, read, variables, parts, rng)
     rows = apart.axes.map(lambda _, axis: P(*[None] * (axis + 1), DATA), parts[1])
     added = jax.shard_map(
-        partial(_added, task, unroll, partial(lax.psum, axis_name=DATA)),
+        partial(_added, task, unroll, partial(lax.psum, axis_name=DATA), read),
         mesh=apart.mesh,
         in_specs=(P(), (P(), rows), P()),
         out_specs=P(),
@@ -122,7 +145,13 @@ def accumulated(
 
 
 def _added(
-    task: Task, unroll: bool, total: Any, variables: Variables, parts: Parts, rng: Array
+    task: Task,
+    unroll: bool,
+    total: Any,
+    read: Sequence[bool] | None,
+    variables: Variables,
+    parts: Parts,
+    rng: Array,
 ) -> Gradients:
     # of the batch: a microbatch may have no label
     records = jnp.maximum(total(jnp.sum(counting(parts[1]) > 0)), 1)
@@ -134,7 +163,12 @@ def _added(
         sums, extra = carry
         number, rows = microbatch
         grads, means, extra = gradients(
-            task, Variables(variables.params, extra), rows, jax.random.fold_in(rng, number), part
+            task,
+            Variables(variables.params, extra),
+            rows,
+            jax.random.fold_in(rng, number),
+            part,
+            read,
         )
         sums = jax.tree.map(lambda total, grad: total + grad.astype(total.dtype), sums, grads)
         return (sums, extra), means

@@ -16,7 +16,15 @@ from trainer.inputs import LABELLED
 from trainer.mesh.batch_spec import ROWS_FIRST, BatchAxes, named_leaves
 from trainer.mesh.placement import Placement
 from trainer.metrics import labels, tally
-from trainer.step.gradients import accumulated, called, first_bad, gradients, microbatches, squares
+from trainer.step.gradients import (
+    accumulated,
+    called,
+    first_bad,
+    gradients,
+    microbatches,
+    read_by,
+    squares,
+)
 from trainer.step.state import averaged
 from trainer.task import Batch, PredictFn, Step, Task, TrainState, Variables, chosen, kind_of
 
@@ -54,12 +62,15 @@ def train_step(
         batch = _augmented(task, batch, axes)
         # The key depends only on the step, so a resumed run draws the same numbers.
         rng = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
+        before = state.variables.params
+        read = read_by(task.optimizer, before, state.optimizer)
         if accumulate == 1:
-            grads, means, extra = gradients(task, state.variables, batch, rng)
+            grads, means, extra = gradients(task, state.variables, batch, rng, read=read)
         else:
             parts = microbatches(batch, accumulate, axes)
-            grads, means, extra = accumulated(task, state.variables, parts, rng, unroll, apart)
-        before = state.variables.params
+            grads, means, extra = accumulated(
+                task, state.variables, parts, rng, unroll, apart, read
+            )
         updates, optimizer = task.optimizer.update(grads, state.optimizer, before)
         params = optax.apply_updates(before, updates)
         ema = state.ema if ema_decay is None else averaged(state.ema, params, state.step, ema_decay)

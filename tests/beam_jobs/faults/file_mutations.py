@@ -59,7 +59,8 @@ def mutations(out: Path, count: int, seed: int) -> list[Mutation]:
 
 def write_verdict(out: Path) -> None:
     """One that its launcher has not fetched."""
-    Verdict("of-a-run", "train", True, "17 records", 1, ("a warning",), at=0.0).write(_job(out))
+    summary = {"rejected": 1, "warnings": ["a warning"]}
+    Verdict("of-a-run", "train", True, "17 records", summary, at=0.0).write(_job(out))
 
 
 def _job(out: Path) -> ConversionJob:

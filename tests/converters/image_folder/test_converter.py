@@ -3,6 +3,7 @@
 import io
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -139,7 +140,7 @@ def test_files_that_are_not_images_are_listed_and_hidden_files_ignored(raw_image
         "train/README.md": "a file beside the class folders: it has no class",
         "train/dog/empty.png": "an empty file, or a link to none",
         **{
-            f"train/{name}/notes.txt": "not a JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF file"
+            f"train/{name}/notes.txt": "not a JPEG, PNG, WebP, GIF, BMP, TIFF, AVIF or HEIC file"
             for name in raw_image_folder.files
         },
     }
@@ -306,7 +307,9 @@ def test_the_summary_counts_exif_rotations_and_animated_gifs(raw_image_folder, t
     fixups = read_manifest(str(tmp_path / "out")).split("train").fixups
     assert (fixups["gif_to_jpeg"], fixups["first_frame_only"]) == (2, 1)
     raw_image_folder.convert(tmp_path / "upright", *flags, "--apply-orientation")
-    assert read_manifest(str(tmp_path / "upright")).split("train").fixups["turned_upright"] == 3
+    upright = read_manifest(str(tmp_path / "upright"))
+    assert upright.split("train").fixups["turned_upright"] == 3
+    assert upright.schema == replace(read_manifest(str(tmp_path / "out")).schema, upright=True)
     assert "EXIF" not in capsys.readouterr().out
 
 

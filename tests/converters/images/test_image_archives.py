@@ -92,6 +92,7 @@ PACK = {
     "GNU .tar": tar_of,
     "pax .tar": functools.partial(tar_of, form=tarfile.PAX_FORMAT),
     ".tgz": functools.partial(tar_of, mode="w:gz"),
+    ".tar.bz2": functools.partial(tar_of, mode="w:bz2"),
 }
 
 
@@ -182,11 +183,12 @@ WRONG = [
     ("train.zip", b"", r"train\.zip cannot be read as a zip: .* It is damaged, or was not fully copied"),
     ("train.tar", tar_of(FILES)[:1500], r"train\.tar breaks off as a tar: .*not fully copied"),
     ("train.tar.gz", tar_of(FILES, mode="w:gz")[:-20], r"train\.tar\.gz is truncated or damaged"),
+    ("train.tar.bz2", tar_of(FILES, mode="w:bz2")[:-20], r"train\.tar\.bz2 is truncated or damaged"),
     ("train.zip", zip_of({**FILES, "../x.jpg": b"x"}), r"train\.zip has a member '\.\./x\.jpg', which leads out of"),
     ("train.tar", tar_of({**FILES, "cat/../../x": b"x"}), r"has a member 'cat/\.\./\.\./x', which leads out of"),
     ("train.tar", tar_of({**FILES, "/etc/passwd": b"x"}), r"has a member '/etc/passwd', which leads out of"),
     ("train.zip", zip_of(FILES, zipfile.ZIP_LZMA), r"train\.zip has member 'cat/1\.jpg' with compression method 14"),
-    ("train.7z", b"7z", r"train\.7z is in a format that cannot be read in place; \.zip, \.tar, \.tar\.gz, \.tgz can"),
+    ("train.7z", b"7z", r"train\.7z is in a format that cannot be read in place; \.zip, \.tar, \.tgz, \.tar\.gz, \.tar\.bz2, \.tar\.zst can"),
     ("train.zip", zip_of({"1.jpg": b"x"}), r"train\.zip has no class folders in it\. It has: 1\.jpg"),
     ("images.zip", zip_of(FILES), r"no folder of a split .*It has: cat, dog\. .*give --validation-fraction"),
     ("all.zip", zip_of({"train.zip": b"", "val.tar": b""}), r"no folder of a split .*It has: train\.zip, val\.tar"),

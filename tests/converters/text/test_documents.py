@@ -1,10 +1,14 @@
 """Documents in text files and tables, read completely and in ranges."""
 
+import bz2
+import contextlib
 import gzip
 import itertools
 import json
+import sys
 
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep import examples
@@ -12,11 +16,16 @@ from sweep import examples
 from converters.text import documents as module
 from converters.text.documents import DocumentFormat, documents
 from converters.text.packing import Piece, packed_rows
-from pipeline.errors import RawDataError
+from pipeline.errors import InfeedError, RawDataError
 from pipeline.raw.rows import Table
+from pipeline.storage import storage
 from pipeline.storage.local import LocalStorage
 
 BLOCKS, ROWS = DocumentFormat("block"), DocumentFormat()
+COMPRESSORS = {".gz": gzip.compress, ".bz2": bz2.compress}
+with contextlib.suppress(InfeedError):  # Python 3.14 and backports.zstd read it
+    if storage._library(".zst"):
+        COMPRESSORS[".zst"] = zstandard.ZstdCompressor().compress
 LINES = st.lists(st.sampled_from(["a", "bb  ", "", " ", "\t", "ccccc"]), max_size=30)
 
 
@@ -89,12 +98,13 @@ def test_a_compressed_file_has_the_same_documents(file, name):
         "a.tsv": "text\tn\nx\t1\n",
     }.get(name, '{"text": "é"}\n')
     (file / name).write_text(text)
-    (file / f"{name}.gz").write_bytes(gzip.compress(text.encode()))
-    assert (
-        found(file / name, DocumentFormat()) == found(file / f"{name}.gz", DocumentFormat()) != []
-    )
-    if name != "a.txt":
-        assert "text" in Table(str(file / f"{name}.gz")).column_names()
+    for suffix, compress in COMPRESSORS.items():
+        packed = file / f"{name}{suffix}"
+        # a file may have several parts, as those of pbzip2 and pzstd have
+        packed.write_bytes(compress(text[:4].encode()) + compress(text[4:].encode()))
+        assert found(file / name, DocumentFormat()) == found(packed, DocumentFormat()) != []
+        if name != "a.txt":
+            assert "text" in Table(str(packed)).column_names()
 
 
 def test_unusable_documents_state_why(file):
@@ -143,12 +153,26 @@ def test_a_range_without_blank_lines_is_not_read_beyond_its_end(file, monkeypatc
     assert 0 < len(read) < 20
 
 
-def test_a_truncated_file_is_an_error_with_its_name(file):
-    (file / "cut.txt.gz").write_bytes(gzip.compress(b"text" * 99)[:-9])
-    with pytest.raises(
-        RawDataError, match=r"cut\.txt\.gz is truncated or damaged: .*\. Copy it again\."
-    ):
-        found(file / "cut.txt.gz", DocumentFormat())
+@pytest.mark.parametrize("suffix", COMPRESSORS)
+def test_a_truncated_or_damaged_file_is_an_error_with_its_name(file, suffix):
+    cut = file / f"cut.txt{suffix}"
+    for data in (COMPRESSORS[suffix](b"text" * 99)[:-9], b"no such file"):
+        cut.write_bytes(data)
+        with pytest.raises(
+            RawDataError, match=rf"cut\.txt\{suffix} is truncated or damaged: .*\. Copy it again\."
+        ):
+            found(cut, DocumentFormat())
+
+
+def test_what_uncompresses_zst_is_named_where_it_is_not_installed(file, monkeypatch):
+    for name in (
+        "compression",
+        "backports.zstd",
+    ):  # what Python 3.14 has, and what earlier ones need
+        monkeypatch.setitem(sys.modules, name, None)
+    (file / "a.txt.zst").write_bytes(b"")
+    with pytest.raises(InfeedError, match=r"a\.txt\.zst needs .*zstd \(.*\)\. Install it: pip"):
+        found(file / "a.txt.zst", DocumentFormat())
 
 
 LENGTHS = st.lists(st.integers(1, 40), max_size=60)

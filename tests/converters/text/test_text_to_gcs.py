@@ -232,7 +232,7 @@ def test_verify_finds_a_damaged_text_json_and_describe_shows_the_rest(tmp_path, 
 def test_a_split_without_documents_says_what_to_do(tmp_path):
     raw = write(tmp_path / "raw", {"a.txt": "hello"})
     with pytest.raises(
-        ConversionError, match=r"'validation' has no records: .* give another --validation-fraction"
+        ConversionError, match=r"'validation' has no records: .* Give another --validation-fraction"
     ):
         convert(raw, tmp_path / "out", "--validation-fraction=0.0001")
     write(tmp_path / "empty", {"a.txt": ""})

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from op_rng import rng_of
-from pictures import FORMATS, encoded, picture
-from PIL import Image
+from pictures import FORMATS, encoded, picture, rotated
+from PIL import Image, ImageOps
 from sweep import SWEEP
 
 from pipeline.datasets import eval_dataset, train_dataset
@@ -94,6 +94,19 @@ def test_both_central_crops_are_those_of_the_whole_image(name):
     resize_first = run(DecodeCentralCrop("image", size=(64, 64), resize_short=72), data)
     expected = reference(whole, (72, 108), "bilinear")[4:68, 22:86]
     assert abs(resize_first - expected).mean() <= 1
+
+
+@pytest.mark.parametrize("orientation", range(9))
+def test_a_jpeg_is_turned_by_its_exif_where_the_op_is_upright(orientation):
+    data = rotated(orientation)
+    turned = encoded(ImageOps.exif_transpose(Image.open(io.BytesIO(data))), "PNG")
+    for op in (
+        DecodeResize("image", size=(40, 40), fit="pad"),
+        DecodeRandomResizedCrop("image", size=(16, 16)),
+    ):
+        upright = run(replace(op, upright=True), data).astype(int)
+        assert abs(upright - run(op, turned)).mean() <= 0.4
+        assert (abs(upright - run(op, data)).mean() > 1) == (orientation > 1)
 
 
 def test_an_image_that_is_padded_keeps_its_ratio_and_is_centred():

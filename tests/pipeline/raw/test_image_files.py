@@ -233,7 +233,7 @@ def animation(form):
 
 REFUSED = [
     (b"BM......", "truncated or damaged image: its header cannot be read"),
-    (b"", "not a JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF file"),
+    (b"", "not a JPEG, PNG, WebP, GIF, BMP, TIFF, AVIF or HEIC file"),
     (b"GIF89a.", "truncated GIF: no header in its 7 bytes"),
     (b"GIF89a" + b"\xff" * 4 + bytes(30), "65535x65535 pixels; allowed are 1 to 100,000,000"),
     (encode(SMOOTH, "GIF")[:900], "truncated or damaged image"),

@@ -133,10 +133,9 @@ def test_json_lines_that_are_not_objects_are_reported(rows_of):
     [
         (b"", "has no header with the names of its columns: it is empty"),
         (b"\n\n", "it is empty"),
-        (
-            "a,b\n".encode("utf-16"),
-            "seems to be UTF-16. Write it as UTF-8",
-        ),
+        ("a,b\n".encode("utf-16"), "seems to be UTF-16. Write it as UTF-8"),
+        ('"ö","b"\r\n'.encode("utf-16-le"), "seems to be UTF-16. Write it as UTF-8"),
+        ("Größe,b\n".encode("utf-16-be"), "seems to be UTF-16. Write it as UTF-8"),
         (b"a,b,a\n", "has two columns 'a'. Rename one of them"),
         (b'a,"b\n1,2\n', "has no header .* not a csv row: unexpected end of data"),
     ],

@@ -114,7 +114,7 @@ def test_a_checkpoint_says_with_what_when_and_where_it_was_made(config, save):
 def test_changes_since_a_checkpoint_are_listed(config, save, state_at):
     save(config(seed=5), 10)
     saved = CheckpointManager(config()).restore(10, state_at(devices=2))
-    assert saved.changes(config(seed=6).to_json()) == ["seed 5 -> 6", "data 4 -> 2"]
+    assert saved.changes(config(seed=6).to_json()) == ["seed 5 -> 6", "mesh data 4 -> 2"]
     assert changes({"jax": "0.9"}, {"jax": "0.10"}) == ["jax '0.9' -> '0.10'"]
     assert changes({"names": ["a"]}, {"names": ("a",)}) == []
 

@@ -47,6 +47,29 @@ Supervisor()
 raise Interrupted("SIGINT; step 7 is saved")
 """
 
+UNFINISHED = """
+import jax
+from unittest.mock import Mock
+from trainer.hosts import exits
+
+def predictions():
+    with exits.WATCHER.watching(Mock(leavable=False)):
+        yield
+
+jax.kept = predictions  # and with it this module, as a cache of jax does with a loss
+iterator = predictions()
+next(iterator)
+"""
+
+WITH_WORKER = """
+import multiprocessing, time
+from trainer.hosts.exits import leave
+
+worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,), daemon=True)
+worker.start()
+leave(0)
+"""
+
 
 class Call:
     """What a Watcher looks after. ticked: set by each look."""
@@ -198,6 +221,16 @@ def test_an_uncaught_interrupt_runs_exit_functions_and_exits_with_130(run_forked
     assert status == 130, printed
     assert "Interrupted: SIGINT; step 7 is saved" in printed
     assert printed.count("at the end") == 1
+
+
+@pytest.mark.parametrize("program", [UNFINISHED, WITH_WORKER], ids=["iterator", "worker"])
+def test_what_a_program_leaves_behind_ends_with_it_and_says_nothing(program):
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, cwd=ROOT, capture_output=True, text=True,
+        timeout=30,
+    )  # fmt: skip
+    # a worker that lived on would keep the pipes open
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_each_command_answers_ctrl_c_before_it_imports_anything_else():

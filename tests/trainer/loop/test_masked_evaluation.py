@@ -45,6 +45,7 @@ def test_metrics_are_means_over_the_other_records_and_the_bad_ones_are_counted(
     assert result.metrics == pytest.approx(expected.metrics, rel=1e-6)
     assert (result.records, result.masked, result.num_records) == (96, 4, 100)
     assert result.crc == result.expected_crc
+    assert f"not proven: {result.masked} bad records left out" in str(result)
     assert not result.proven  # not the split's own means, though nothing is unaccounted for
     assert (expected.masked, expected.proven) == (0, True)
 

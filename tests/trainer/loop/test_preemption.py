@@ -11,10 +11,12 @@ import jax
 import numpy as np
 import pytest
 
+from pipeline.console.interrupts import Exit
 from trainer.callbacks import Callback
 from trainer.checkpointing.manager import CheckpointManager
 from trainer.config import TrainerConfig
-from trainer.hosts.exits import EXIT_PREEMPTED, WATCHER, Preempted
+from trainer.hosts.exits import WATCHER, Preempted
+from trainer.loop.compiled import Compiled
 from trainer.reports.segments import read_history
 from trainer.trainer import Trainer
 
@@ -124,7 +126,7 @@ def test_a_signal_saves_ends_the_call_and_the_resumed_run_is_the_straight_one(
     )
     if number == signal.SIGTERM:
         assert isinstance(ended.value, SystemExit)
-        assert ended.value.code == EXIT_PREEMPTED == 75
+        assert ended.value.code == Exit.PREEMPTED == 75
         WATCHER.terminated = False
     else:  # the program may catch it, and go on with other calls
         assert isinstance(ended.value, KeyboardInterrupt)
@@ -230,6 +232,21 @@ def test_a_process_asked_to_end_starts_no_training(dense_task, vector_input, con
     with pytest.raises(Preempted):
         Trainer(dense_task, config()).train(vector_input, max_steps=STEPS)
     assert CheckpointManager(config()).steps() == []
+
+
+def test_a_resumed_run_knows_what_is_saved_while_it_compiles(
+    dense_task, vector_input, config, monkeypatch
+):
+    trainer, saved = Trainer(dense_task, config()), []
+    trainer.train(vector_input, max_steps=10)
+    compiles = Compiled.compile
+    monkeypatch.setattr(
+        Compiled,
+        "compile",
+        lambda *args: saved.append(WATCHER._of_main[-1].activity.saved) or compiles(*args),
+    )
+    trainer.train(vector_input, max_steps=20)
+    assert saved == [10]
 
 
 def test_a_program_with_a_handler_of_its_own_keeps_it(dense_task, vector_input, config):

@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pictures import encoded, heic, picture
 
 from pipeline.decoding.decode import Decoder
 from pipeline.decoding.padding import PadTo
 from pipeline.decoding.rows import RowDecoder
 from pipeline.errors import ExportError
-from pipeline.ops import Rename
+from pipeline.ops import DecodeResize, Rename
 from pipeline.shards.example import encode_example
 from pipeline.shards.schema import Feature, Schema
 from pipeline.spec import ArraySpec, Opaque
@@ -147,6 +148,25 @@ def test_the_graph_makes_the_same_from_stored_features():
 def test_the_graph_refuses_a_record_that_the_input_refuses(layout, options, keys, payload, text):
     with pytest.raises(tf.errors.InvalidArgumentError, match=text):
         graph(decode_payloads, rows_of(layout, keys, **options), tf.constant([payload]))
+
+
+def test_images_that_the_graph_cannot_decode_are_refused_by_row():
+    schema = Schema("photos", {"image": Feature("bytes", content="image")})
+    images = [
+        encoded(picture(), "WEBP")
+        if row in (1, 3)
+        else heic(picture())
+        if row == 4
+        else encoded(picture())
+        for row in range(6)
+    ]
+    payloads = [encode_example(schema, {"image": image}) for image in images]
+    rows = rows_of(schema, ["pixels"], ops=[DecodeResize("image", into="pixels", size=(8, 8))])
+    message = r"neither a JPEG nor a PNG, which an export decodes, in the rows\] \[1 3 4\]"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        graph(decode_payloads, rows, tf.constant(payloads))
+    good = tf.constant([payloads[row] for row in (0, 2, 5)])
+    assert graph(decode_payloads, rows, good)["pixels"].shape == (3, 8, 8, 3)
 
 
 @pytest.mark.parametrize(

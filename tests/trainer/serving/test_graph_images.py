@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from odd_images import KINDS
 from op_rng import rng_of
-from pictures import FORMATS, encoded, picture
+from pictures import FORMATS, encoded, picture, rotated
 
 from pipeline.errors import SchemaError
 from pipeline.ops import DecodeCentralCrop, DecodeJpeg, DecodePng, DecodeResize
@@ -70,6 +70,16 @@ def test_images_of_any_size_have_the_same_pixels_up_to_rounding(op):
         levels, share = apart(op, image)
         assert levels <= ROUNDED
         assert share < (0.25 if op.antialias else 0.05)  # ties of simple ratios
+
+
+@pytest.mark.parametrize("endian", "<>")
+def test_jpegs_are_turned_by_their_exif_as_by_an_op_that_is_upright(endian):
+    op = DecodeResize("image", size=(50, 50), fit="pad", upright=True)
+    for image in [
+        *(rotated(orientation, endian) for orientation in range(10)),
+        encoded(picture(), "PNG"),
+    ]:
+        assert apart(op, image)[0] <= ROUNDED
 
 
 @pytest.mark.parametrize("name", SMALL)

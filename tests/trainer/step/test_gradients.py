@@ -12,8 +12,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import OptionError
+from trainer.optimizers.build import make_optimizer
+from trainer.optimizers.config import OptimizerConfig, Run
 from trainer.step.gradients import accumulated, gradients, microbatches
-from trainer.task import Variables
+from trainer.step.steps import train_step
+from trainer.task import Task, TrainState, Variables
 from trainer.trainer import Trainer
 
 ROWS = 12
@@ -154,3 +157,60 @@ def test_independent_rows_are_added_up_apart_to_the_same_training(
 def test_a_count_that_does_not_divide_the_rows_of_a_device_is_refused(dense_task, config):
     with pytest.raises(OptionError, match="accumulate=3 does not divide the 4 rows of each device"):
         Trainer(dense_task, config(accumulate=3))
+
+
+DEEP = 6
+
+
+def deep_task(optimizer):
+    """Six layers of 64 features and a head."""
+
+    def loss_fn(variables, batch, rng, train):
+        x = batch["x"]
+        for layer in range(DEEP):
+            x = jnp.tanh(x @ variables.params[f"layer{layer}"])
+        logits = x @ variables.params["head"]
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"])
+        return losses, variables, logits
+
+    def init(rng, _):
+        keys = jax.random.split(rng, DEEP + 1)
+        layers = {f"layer{n}": jax.random.normal(keys[n], (64, 64)) / 8 for n in range(DEEP)}
+        return Variables(layers | {"head": jax.random.normal(keys[DEEP], (64, 3)) / 8})
+
+    return Task(init, loss_fn, optimizer)
+
+
+def by_hand(trained):
+    """An optimizer of a user's own that freezes the rest: recipes' is only one of many."""
+    kinds = lambda params: {name: "yes" if name in trained else "no" for name in params}  # noqa: E731
+    return optax.partition({"yes": optax.adam(0.1), "no": optax.set_to_zero()}, kinds)
+
+
+@pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"accumulate": 2, "unroll": True}])
+def test_a_step_computes_nothing_for_parameters_that_are_frozen(options):
+    rng = np.random.default_rng(0)
+    batch = {
+        "x": jnp.asarray(rng.normal(size=(32, 64)), jnp.float32),
+        "label": jnp.zeros(32, jnp.int32),
+        "_mask": jnp.ones(32, jnp.float32),
+    }
+    flops, after = {}, {}
+    for name, optimizer in {
+        "all": optax.adam(0.1),
+        "head": by_hand(["head"]),
+        "built": make_optimizer(OptimizerConfig(learning_rate=0.1, freeze=("layer*",)), Run(9, 32)),
+    }.items():
+        task = deep_task(optimizer)
+        variables = task.init(KEY, batch)
+        begun = optimizer.init(variables.params)
+        state = TrainState(jnp.int32(0), variables, begun, jax.random.key_data(KEY), ())
+        step = jax.jit(train_step(task, **options)).lower(state, batch).compile()
+        flops[name] = step.cost_analysis()["flops"]
+        after[name], scalars = step(state, batch)
+        assert scalars["grad_norm"] > 0
+    ours, theirs = after["head"].variables.params, after["all"].variables.params
+    np.testing.assert_allclose(ours["head"], theirs["head"], atol=1e-6)
+    for layer in range(DEEP):
+        np.testing.assert_array_equal(ours[f"layer{layer}"], variables.params[f"layer{layer}"])
+    assert max(flops["head"], flops["built"]) < 0.45 * flops["all"]

@@ -1,0 +1,180 @@
+"""Vision Transformers: ViT-S/16, B/16 and smaller ones, with the variants that are published.
+
+Dosovitskiy et al. 2020, https://arxiv.org/abs/2010.11929; the plainer variant without a class token
+is https://arxiv.org/abs/2205.01580. Layers are scanned, and gather what fsdp splits, as those of
+the language model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from trainer.config import Rule
+from trainer.models.pixels import Statistics, normalized
+from trainer.models.transformer import Remat, gathered, gathers_again, rematerialized
+
+POSITION_INIT = nnx.initializers.truncated_normal(0.02)
+WAVELENGTHS = 10_000.0
+
+
+@dataclass(frozen=True)
+class VitShape:
+    """What distinguishes one Vision Transformer from another.
+
+    patch: pixels of a side. dense: features of the hidden layer, as a multiple of the width.
+    pooling: what the head sees, a class token or the mean over the patches. positions: learned
+    ones, which the token has, too, or fixed sines and cosines of the row and the column, of patches
+    alone. gelu: of the error function, or its approximation by tanh. epsilon: of the norms."""
+
+    layers: int
+    width: int
+    heads: int
+    patch: int = 16
+    dense: int = 4
+    pooling: Literal["token", "mean"] = "token"
+    positions: Literal["learned", "sincos"] = "learned"
+    gelu: Literal["exact", "tanh"] = "exact"
+    epsilon: float = 1e-6
+
+
+VITS = {
+    "vit_ti16": VitShape(12, 192, 3),
+    "vit_s16": VitShape(12, 384, 6),
+    "vit_b16": VitShape(12, 768, 12),
+}
+"""By name, as timm and the first paper have them. With images of 224 pixels and 1000 classes,
+vit_s16 has 22,050,664 parameters and vit_b16 86,567,656."""
+
+
+class Vit(nnx.Module):
+    """Logits from square images: patches, positions, layers of attention, a norm and a head.
+
+    size: of the images, in pixels, a multiple of the patch. statistics: means and deviations of the
+    channels, which normalize images. rules, remat: as those of Transformer.
+
+    Arrays are named "patches/kernel", "token", "positions" [1, the token and patches, width],
+    "norm/scale", "head/kernel"; those of the layers are stacked: "layers/attention/query/kernel" is
+    [layers, width, heads, features]."""
+
+    def __init__(
+        self,
+        shape: VitShape,
+        num_classes: int,
+        size: int,
+        rngs: nnx.Rngs,
+        *,
+        channels: int = 3,
+        statistics: Statistics,
+        rules: Sequence[Rule] = (),
+        remat: Remat = "none",
+    ) -> None:
+        self.shape = shape
+        self.statistics = statistics
+        self.rules = tuple(rules)
+        self.remat: Remat = remat
+        self.side = size // shape.patch
+        patch = (shape.patch, shape.patch)
+        self.patches = nnx.Conv(channels, shape.width, patch, patch, padding="VALID", rngs=rngs)
+        self.token = nnx.Param(jnp.zeros((1, 1, shape.width))) if shape.pooling == "token" else None
+        places = (1, self.side**2 + (shape.pooling == "token"), shape.width)
+        learned = shape.positions == "learned"
+        self.positions = nnx.Param(POSITION_INIT(rngs.params(), places)) if learned else None
+
+        @nnx.split_rngs(splits=shape.layers)
+        @nnx.vmap(in_axes=0, out_axes=0)
+        def stacked(rngs: nnx.Rngs) -> Layer:
+            return Layer(shape, rngs)
+
+        self.layers = stacked(rngs)
+        self.norm = nnx.LayerNorm(shape.width, epsilon=shape.epsilon, rngs=rngs)
+        self.head = nnx.Linear(
+            shape.width,
+            num_classes,
+            kernel_init=nnx.initializers.zeros_init(),
+            preferred_element_type=jnp.float32,
+            rngs=rngs,
+        )
+
+    def __call__(self, images: Array, mask: Array | None = None) -> Array:
+        """Logits float32 [b, num_classes] for images [b, size, size, channels] in 0..255. mask: not
+        used, as no row affects another."""
+        del mask
+        x = self.patches(normalized(images, self.statistics))
+        x = self._placed(x.reshape(len(x), -1, x.shape[-1]))
+        graph, arrays = nnx.split(self.layers)
+        rules = [(names, axes[1:]) for names, axes in self.rules]
+
+        def one(x: Array, of_layer: Any) -> tuple[Array, None]:
+            return gathered(nnx.merge(graph, of_layer), "layers", rules)(x), None
+
+        body = gathers_again(one) if self.remat == "none" else rematerialized(one, self.remat)
+        x, _ = jax.lax.scan(body, x, arrays)
+        # the norm is by row, so that of the token alone is enough
+        x = self.norm(x[:, 0]) if self.token is not None else jnp.mean(self.norm(x), axis=1)
+        return gathered(self.head, "head", self.rules)(x)
+
+    def _placed(self, x: Array) -> Array:
+        """The patches [b, patches, width] with their positions, behind the token."""
+        if self.positions is None:
+            x += jnp.asarray(sines(self.side, x.shape[-1]), x.dtype)
+        if self.token is not None:
+            token = self.token.get_value().astype(x.dtype)
+            x = jnp.concatenate([jnp.broadcast_to(token, (len(x), 1, x.shape[-1])), x], axis=1)
+        return x if self.positions is None else x + self.positions.get_value().astype(x.dtype)
+
+
+class Layer(nnx.Module):
+    """Attention and two dense layers, each added to its input, which is normalized before."""
+
+    def __init__(self, shape: VitShape, rngs: nnx.Rngs) -> None:
+        norm = partial(nnx.LayerNorm, shape.width, epsilon=shape.epsilon, rngs=rngs)
+        self.norms = nnx.Dict(attention=norm(), dense=norm())
+        self.attention = Attention(shape.width, shape.heads, rngs)
+        hidden = shape.width * shape.dense
+        init = nnx.initializers.xavier_uniform()
+        self.up = nnx.Linear(shape.width, hidden, kernel_init=init, rngs=rngs)
+        self.down = nnx.Linear(hidden, shape.width, kernel_init=init, rngs=rngs)
+        self.approximates = shape.gelu == "tanh"
+
+    def __call__(self, x: Array) -> Array:
+        """x: [b, places, width]."""
+        x += self.attention(self.norms["attention"](x))
+        hidden = nnx.gelu(self.up(self.norms["dense"](x)), approximate=self.approximates)
+        return x + self.down(hidden)
+
+
+class Attention(nnx.Module):
+    """Attention of every place to all, with several heads."""
+
+    def __init__(self, width: int, heads: int, rngs: nnx.Rngs) -> None:
+        init = nnx.initializers.xavier_uniform()
+
+        def into_heads() -> nnx.LinearGeneral:
+            return nnx.LinearGeneral(width, (heads, width // heads), kernel_init=init, rngs=rngs)
+
+        self.query = into_heads()
+        self.key = into_heads()
+        self.value = into_heads()
+        self.out = nnx.LinearGeneral(
+            (heads, width // heads), width, axis=(-2, -1), kernel_init=init, rngs=rngs
+        )
+
+    def __call__(self, x: Array) -> Array:
+        """x: [b, places, width]."""
+        return self.out(jax.nn.dot_product_attention(self.query(x), self.key(x), self.value(x)))
+
+
+def sines(side: int, width: int) -> np.ndarray:
+    """float32 [1, side * side, width]: of each patch, sines and cosines of its column, then of its
+    row, as in MoCo v3 and big_vision."""
+    rows, columns = np.mgrid[:side, :side].reshape(2, -1, 1)
+    steps = width // 4
+    angles = WAVELENGTHS ** -(np.arange(steps) / max(1, steps - 1))
+    parts = [function(of * angles) for of in (columns, rows) for function in (np.sin, np.cos)]
+    return np.concatenate(parts, axis=1, dtype=np.float32)[None]
