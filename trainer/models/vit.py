@@ -50,6 +50,12 @@ VITS = {
 }
 """By name, as timm and the first paper have them. With images of 224 pixels and 1000 classes,
 vit_s16 has 22,050,664 parameters and vit_b16 86,567,656."""
+VARIANTS: dict[str, dict[str, Any]] = {
+    "timm": {},
+    "transformers": {"epsilon": 1e-12},
+    "big_vision": {"pooling": "mean", "positions": "sincos", "gelu": "tanh"},
+}
+"""What these libraries publish, as fields of VitShape."""
 
 
 class Vit(nnx.Module):
