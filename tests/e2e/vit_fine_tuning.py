@@ -30,8 +30,8 @@ from trainer.recipes import images
 
 TWO = ("cat", "horse")
 TRAINED_ON, HELD_OUT = 200, 1000  # of each of the two
-SHAPE, PATCH, SIZE = VitShape(4, 96, 3), 4, 32
-STEPS, ROWS, SEEDS = {"many": 3000, "few": 300}, {"many": 128, "few": 50}, (0, 1, 2)
+SHAPE, PATCH, SIZE = VitShape(3, 64, 4), 4, 32
+STEPS, ROWS, SEEDS = {"many": 2000, "few": 200}, {"many": 64, "few": 50}, (0, 1, 2)
 RATE, DECAY = 5e-4, 0.05
 
 

@@ -35,7 +35,7 @@ MIXING = (
     "train on records with a label only."
 )
 ModelName = Literal["cnn", "resnet18", "resnet50", "vit_ti16", "vit_s16", "vit_b16"]
-Normalization = Literal["imagenet", "inception", "unit"]
+Variant = Literal["timm", "transformers", "big_vision"]
 OF_VITS = ("vit", "patch", "remat")
 # Biases and norms of stacked layers have two dimensions, positions three: all but "kernel".
 ALL_BUT_KERNELS = ("*[!l]",)
@@ -71,7 +71,7 @@ class Config(DataRecipe):
     """cnn: a few convolutions. resnet18, resnet50: residual networks with batch norm, for
     photographs of about 224 pixels; --init-from begins with a trained one. vit_ti16, vit_s16,
     vit_b16: Vision Transformers, which need that, or a million photographs."""
-    vit: Literal["timm", "transformers", "big_vision"] = "timm"
+    vit: Variant = "timm"
     """The Vision Transformer as this library publishes weights of it. timm: a class token, learned
     positions, exact GELU. transformers: the same with an epsilon of 1e-12 in norms. big_vision: the
     mean of all patches, fixed positions, GELU by tanh."""
@@ -80,7 +80,7 @@ class Config(DataRecipe):
     remat: Literal["none", "dots", "full"] = "none"
     """What a Vision Transformer's backward pass computes again rather than keeps: nothing; all but
     the results of products with parameters; all of a layer."""
-    normalization: Normalization | None = None
+    normalization: Literal["imagenet", "inception", "unit"] | None = None
     """What the model makes of pixels. imagenet: subtracts the means of ImageNet's channels and
     divides by their deviations. inception: -1..1. unit: 0..1. Default: imagenet for residual
     networks, else inception. Give what weights were trained with."""
