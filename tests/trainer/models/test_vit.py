@@ -50,8 +50,8 @@ def task_of(variant="timm", optimizer=SGD, precision="f32", **options):
     ("variant", "settings", "remat"),
     [
         ("timm", {}, "none"),
-        ("big_vision", {}, "none"),
-        ("transformers", {"mesh": "fsdp=4"}, "full"),
+        pytest.param("big_vision", {}, "none", marks=pytest.mark.slow),
+        pytest.param("transformers", {"mesh": "fsdp=4"}, "full", marks=pytest.mark.slow),
         ("big_vision", {"mesh": "data=2,fsdp=2", "accumulate": 2}, "dots"),
     ],
 )
@@ -107,3 +107,11 @@ def test_a_step_that_trains_the_head_alone_has_no_backward_pass_of_the_layers():
         compiled = jax.jit(train_step(task)).lower(state, batch).compile()
         flops[freeze] = compiled.cost_analysis()["flops"]
     assert flops["[!h]*",] < 0.4 * flops[()]
+
+
+@pytest.mark.parametrize("variant", ["timm", "big_vision"])
+def test_the_number_of_rows_may_be_unknown_as_in_an_export(variant):
+    task, params = task_of(variant)
+    images = jax.ShapeDtypeStruct(jax.export.symbolic_shape("rows, 8, 8, 3"), np.uint8)
+    logits = jax.eval_shape(task.module(Variables(params, {})), images)
+    assert str(logits.shape) == "(rows, 3)"
