@@ -57,7 +57,16 @@ class Config(DataRecipe):
     By default, the dataset determines the features of image and label, and the names of the
     classes."""
 
-    common_fields = ("size", "model", "bn_span", "augmentation", "mirror", "num_classes")
+    common_fields = (
+        "size",
+        "model",
+        "vit",
+        "normalization",
+        "bn_span",
+        "augmentation",
+        "mirror",
+        "num_classes",
+    )
 
     image_key: str | None = None
     """The feature with the encoded image. Default: the only image feature."""
@@ -70,11 +79,11 @@ class Config(DataRecipe):
     model: ModelName = "cnn"
     """cnn: a few convolutions. resnet18, resnet50: residual networks with batch norm, for
     photographs of about 224 pixels; --init-from begins with a trained one. vit_ti16, vit_s16,
-    vit_b16: Vision Transformers, which need that, or a million photographs."""
+    vit_b16: Vision Transformers, for the same; without --init-from, they need a million images."""
     vit: Variant = "timm"
-    """The Vision Transformer as this library publishes weights of it. timm: a class token, learned
-    positions, exact GELU. transformers: the same with an epsilon of 1e-12 in norms. big_vision: the
-    mean of all patches, fixed positions, GELU by tanh."""
+    """Whose Vision Transformers to follow, for --init-from with their weights. timm: a class token,
+    learned positions, exact GELU. transformers: the same with an epsilon of 1e-12 in norms.
+    big_vision: the mean of all patches, fixed positions, GELU by tanh."""
     patch: int = 16
     """Width and height of a Vision Transformer's patches, in pixels; size is a multiple of it."""
     remat: Literal["none", "dots", "full"] = "none"
@@ -83,7 +92,7 @@ class Config(DataRecipe):
     normalization: Literal["imagenet", "inception", "unit"] | None = None
     """What the model makes of pixels. imagenet: subtracts the means of ImageNet's channels and
     divides by their deviations. inception: -1..1. unit: 0..1. Default: imagenet for residual
-    networks, else inception. Give what weights were trained with."""
+    networks, else inception. Weights need what they were trained with."""
     bn_span: int | None = None
     """Rows over which batch norms take their statistics in training; 32 to 256 are usual. It has to
     divide the batch, or the microbatch with --accumulate. Default: all of them, over all
