@@ -17,13 +17,14 @@ from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, join
 from trainer.checkpointing.contents import contents_path
 from trainer.checkpointing.listing import check_files, checkpoints_directory, finished_steps
-from trainer.checkpointing.mappings import MAPPINGS, filled
+from trainer.checkpointing.mappings import filled
 from trainer.checkpointing.warm_start import WarmStart
 from trainer.reports.workdir import ITEM_METADATA
 
 ALLOWED = (
     "Give a work directory or a checkpoint in it, a checkpoint of Orbax, a .safetensors file or a "
-    "directory of them, or a TensorFlow checkpoint without its .index."
+    "directory of them, or a TensorFlow checkpoint without its .index. Pickles (.pt, .bin) are never "
+    "read: save their arrays by safetensors."
 )
 
 PART = re.compile(r"(.*)-(\d+)-of-(\d+)\.safetensors")
@@ -35,7 +36,6 @@ MEANING: dict[Status, str] = {
     "unexpected": "not in the model",
     "mismatched": "of another shape or kind of number",
 }
-RECOGNIZED = ", ".join(mapping.name for mapping in MAPPINGS)
 SHOWN, NAMED = 30, 3  # in the log, in an error
 
 
@@ -187,15 +187,9 @@ def from_torch(name: str, shape: tuple[int, ...], config: WarmStart) -> bool:
     return len(shape) > 1 and matches(name, config.init_torch)
 
 
-def check_rows(
-    path: str, rows: Collection[MatchedArray], config: WarmStart, layout: str = ""
-) -> None:
+def check_rows(path: str, rows: Collection[MatchedArray], config: WarmStart, remedy: str) -> None:
     """Raises CheckpointError, which names arrays and the remedy, unless the rows are what `config`
-    allows. layout: the mapping that names the checkpoint's arrays, if there is one."""
-    remedy = f"Rename arrays with init_rename (not needed for {RECOGNIZED})"
-    if layout:
-        path = f"{path} ({layout})"
-        remedy = "Choose the model and the sizes that these weights are of"
+    allows."""
     problems = []
     for status, meaning in MEANING.items():
         bad = [row for row in rows if row.status == status]
@@ -206,9 +200,8 @@ def check_rows(
             problems.append(f"{counted(len(bad), 'array')} {meaning} ({_named(bad)})")
     if problems:
         raise CheckpointError(
-            f"{path} does not fit the model: {'; '.join(problems)}. Rename arrays with "
-            "init_rename, or leave them out with init_exclude; init_strict=False allows missing "
-            "and unexpected arrays."
+            f"{path} does not fit the model: {'; '.join(problems)}. {remedy}, or leave arrays out "
+            "with init_exclude; init_strict=False allows missing and unexpected arrays."
         )
     if not any(row.status == "loaded" for row in rows):
         raise CheckpointError(f"{path} has no array for this model. {remedy}.")

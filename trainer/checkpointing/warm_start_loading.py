@@ -20,7 +20,7 @@ from trainer.checkpointing import warm_start_finding as finding
 from trainer.checkpointing.contents import check_tree
 from trainer.checkpointing.orbax_paths import as_checkpoint_error, orbax_path
 from trainer.checkpointing.warm_start import WarmStart
-from trainer.checkpointing.weights import Weights, as_ours, of_infeed, recognized
+from trainer.checkpointing.weights import Weights, as_ours, layouts_of, of_infeed, recognized
 from trainer.mesh.batch_spec import named_leaves
 from trainer.mesh.placement import Placement
 from trainer.task import Task, TrainState
@@ -96,7 +96,11 @@ def _of_safetensors(path: str, files: Sequence[str]) -> Weights:
     arrays: dict[str, finding.Array] = {}
     places: dict[str, str] = {}
     for file in files:
-        with as_checkpoint_error("read", file), safe_open(file, framework="np") as opened:
+        advice = " It is truncated, or no file of safetensors: download or save it again."
+        with (
+            as_checkpoint_error("read", file, advice=advice),
+            safe_open(file, framework="np") as opened,
+        ):
             for name in list(opened.keys()):
                 if name in places:
                     raise CheckpointError(
@@ -222,8 +226,11 @@ def plan_loading(config: WarmStart, like: TrainState, new_head: bool = False) ->
     mapping = config.init_mapping
     if not (config.init_rename or config.init_torch or model.keys() & weights.arrays.keys()):
         mapping = mapping or recognized(weights.arrays.keys(), model)
+    layouts = ", ".join(each.name for each in layouts_of(model)) or "none"
+    remedy = f"Give arrays the model's names with init_rename (recognized: {layouts})"
     why = "its classes differ from those of the data"
     if mapping:
+        remedy = f"These are weights of {mapping.name}: choose the model of their sizes"
         weights = as_ours(weights, mapping, model)
         log.info("init_from %s: %s", weights.path, mapping.name)
         there, here = (arrays.get(HEAD_BIAS) for arrays in (weights.arrays, model))
@@ -233,7 +240,7 @@ def plan_loading(config: WarmStart, like: TrainState, new_head: bool = False) ->
         log.info("init_from %s: %s, so the head is new", weights.path, why)
         config = replace(config, init_exclude=(*config.init_exclude, f"{HEAD}*"))
     rows = finding.match(model, weights.arrays, config)
-    finding.check_rows(weights.path, rows, config, mapping.name if mapping else "")
+    finding.check_rows(weights.path, rows, config, remedy)
     for line in finding.described_rows(rows):
         log.info("init_from %s: %s", weights.path, line)
     return Loading(

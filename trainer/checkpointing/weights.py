@@ -50,13 +50,19 @@ def _names_below(top: str, names: Iterable[str]) -> dict[str, str]:
     return {name[len(top) + 1 :]: name for name in names if f"{name}/".startswith(f"{top}/")}
 
 
+def layouts_of(model: Mapping[str, Array]) -> list[WeightMapping]:
+    """The published layouts of this model."""
+    return [mapping for mapping in MAPPINGS if mapping.covers(model)]
+
+
 def recognized(names: Set[str], model: Mapping[str, Array]) -> WeightMapping | None:
-    """The layout that has most of these names for the arrays of a model; None if that is less than
-    half of them, and of its own."""
-    known = [_known(mapping, model) for mapping in MAPPINGS]
-    shared = [len(each & names) for each in known]
-    best = shared.index(max(shared))
-    return MAPPINGS[best] if 2 * shared[best] > min(len(known[best]), len(names)) else None
+    """The layout of this model that shares with a checkpoint more than half of the names of one of
+    them."""
+    for mapping in layouts_of(model):
+        known = _known(mapping, model)
+        if 2 * len(known & names) > min(len(known), len(names)):
+            return mapping
+    return None
 
 
 def _known(mapping: WeightMapping, model: Mapping[str, Any]) -> set[str]:
@@ -67,15 +73,18 @@ def as_ours(weights: Weights, mapping: WeightMapping, model: Mapping[str, Array]
     """The weights with the names of a model's arrays, and their shapes where they fit. What is in
     no row keeps its name."""
     saved = weights.arrays
-    arrays = {name: saved[name] for name in saved.keys() - _known(mapping, model)}
+    known = _known(mapping, model)
+    arrays = {name: array for name, array in saved.items() if name not in known}
     places = dict[str, Place]()
     for place in mapping.places(model):
         layers = [saved[each] for each in place.theirs if each in saved]
         if layers and place.row.kind != "unread":
             places[place.ours] = place
-            (shape, dtype), stacked = layers[0], place.row.stacked
-            shape = _shape(place, shape, model[place.ours].shape[stacked:])
-            arrays[place.ours] = Array((len(layers), *shape) if stacked else shape, dtype)
+            ours = model[place.ours].shape[place.row.stacked :]
+            shapes = [_shape(place, each.shape, ours) for each in layers]
+            shape = next((each for each in shapes if each != ours), ours)
+            number = (len(layers),) if place.row.stacked else ()
+            arrays[place.ours] = Array((*number, *shape), layers[0].dtype)
 
     def read(name: str) -> np.ndarray:
         place = places[name]

@@ -14,7 +14,8 @@ from pipeline.errors import CheckpointError, OptionError
 from pipeline.spec import INDEX, MASK, centered, with_offsets
 from pipeline.storage.storage import join
 from trainer.checkpointing.kept_data import as_in_run
-from trainer.checkpointing.manager import CheckpointManager, WhichStep
+from trainer.checkpointing.listing import WhichStep
+from trainer.checkpointing.manager import CheckpointManager
 from trainer.config import TrainerConfig
 from trainer.inputs import InputFn
 from trainer.loop.job import Job

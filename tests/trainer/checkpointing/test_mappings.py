@@ -4,7 +4,6 @@
 import functools
 import logging
 from dataclasses import replace
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +11,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from published_models import FILES, NARROW, PUBLISHED, VIT, model_of
 from safetensors.numpy import load_file, save_file
 
 from trainer.checkpointing.mappings import MAPPINGS, Row, WeightMapping
@@ -20,28 +20,10 @@ from trainer.checkpointing.warm_start_finding import Array
 from trainer.checkpointing.warm_start_loading import plan_loading
 from trainer.checkpointing.weights import as_theirs, recognized
 from trainer.mesh.placement import Placement
-from trainer.models.pixels import STATISTICS
-from trainer.models.resnet import BASIC, BOTTLENECK, ResNet, ResNetShape
-from trainer.models.vit import Vit, VitShape
 from trainer.nnx_task import nnx_task
 from trainer.step.state import abstract_state
 
-PUBLISHED = Path(__file__).parents[2] / "making/published"
 LOGITS = load_file(PUBLISHED / "logits.safetensors")
-VIT = VitShape(2, 24, 3, patch=4)
-NARROW = ResNetShape((1, 1, 1, 1), (4, 8, 16, 32))
-FILES = {
-    "timm_vit": VIT,
-    "transformers_vit": replace(VIT, epsilon=1e-12),
-    "resnet_basic": replace(NARROW, block=BASIC),
-    "resnet_bottleneck": replace(NARROW, block=BOTTLENECK),
-}
-
-
-def model_of(shape, rngs, size=32, classes=5):
-    if isinstance(shape, VitShape):
-        return Vit(shape, classes, size, rngs, statistics=STATISTICS["inception"])
-    return ResNet(shape, classes, rngs)
 
 
 @functools.cache
