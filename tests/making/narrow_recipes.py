@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from trainer.models.resnet import RESNETS
+from trainer.models.vit import VITS, VitShape
 
 _CNN: dict[str, Any] = {"widths": (8, 16), "hidden": 32}
 NARROW: Mapping[str, dict[str, Any]] = {
@@ -17,6 +18,7 @@ NARROW: Mapping[str, dict[str, Any]] = {
     "cifar10": {},
     "images": {"size": 32, "widths": (8, 16)},
     "imagenet_resnet50": {"size": 32},
+    "imagenet_vit": {"size": 32},
     "tabular": {"widths": (8,)},
     "char_lm": {"width": 16},
     "byte_lm": {"layers": 2, "width": 16, "heads": 2},
@@ -31,9 +33,10 @@ def row(recipe: str, *values: object) -> Any:
 
 
 @contextmanager
-def narrow_resnets() -> Iterator[None]:
-    """Residual networks of one block with eight channels."""
+def narrow_models() -> Iterator[None]:
+    """Residual networks of one block with eight channels, and a Vision Transformer of two layers."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("resnet20", "resnet50"):
             patch.setitem(RESNETS, name, replace(RESNETS[name], depths=(1,), widths=(8,)))
+        patch.setitem(VITS, "vit_s16", VitShape(2, 16, 2))
         yield

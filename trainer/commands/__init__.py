@@ -10,6 +10,7 @@ RECIPES = {
     "cifar10": "trainer.recipes.small_images:Cifar10",
     "images": "trainer.recipes.images:Config",
     "imagenet_resnet50": "trainer.recipes.imagenet_resnet50:Config",
+    "imagenet_vit": "trainer.recipes.imagenet_vit:Config",
     "tabular": "trainer.recipes.tabular:Config",
     "char_lm": "trainer.recipes.language_models:CharLm",
     "byte_lm": "trainer.recipes.language_models:ByteLm",

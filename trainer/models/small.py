@@ -12,6 +12,7 @@ from flax import nnx
 from jax import Array
 
 from pipeline.shards.schema import ColumnStatistics
+from trainer.models.pixels import STATISTICS, Statistics, normalized
 
 DROPOUT = 0.4  # share of the dense layer's outputs in PoolingCnn
 CellState = tuple[Array, Array]
@@ -23,7 +24,8 @@ class SmallCnn(nnx.Module):
     """Strided 3x3 convolutions with these widths, then a dense layer.
 
     Strides rather than pooling: the gradient of max pooling is slow on CPU. No batch norm: with it,
-    the rows of a batch, including padding, would affect each other."""
+    the rows of a batch, including padding, would affect each other. statistics: means and
+    deviations that normalize images."""
 
     def __init__(
         self,
@@ -31,7 +33,9 @@ class SmallCnn(nnx.Module):
         image_shape: tuple[int, int, int],
         rngs: nnx.Rngs,
         widths: tuple[int, ...] = (16, 32, 64),
+        statistics: Statistics = STATISTICS["inception"],
     ) -> None:
+        self.statistics = statistics
         height, width = (-(-side // 2 ** len(widths)) for side in image_shape[:2])
         self.convs = _convolutions(image_shape[2], widths, rngs, strides=2)
         self.head = nnx.Linear(height * width * widths[-1], num_classes, rngs=rngs)
@@ -39,7 +43,7 @@ class SmallCnn(nnx.Module):
     def __call__(self, images: Array, mask: Array | None = None) -> Array:
         """Logits float32 [b, num_classes] for images uint8 [b, *image_shape]. mask: as ResNet's."""
         # no row affects another
-        x = images.astype(jnp.float32) / 127.5 - 1.0
+        x = normalized(images, self.statistics)
         for conv in self.convs:
             x = nnx.relu(conv(x))
         return self.head(x.reshape(x.shape[0], -1))

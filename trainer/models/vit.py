@@ -50,6 +50,12 @@ VITS = {
 }
 """By name, as timm and the first paper have them. With images of 224 pixels and 1000 classes,
 vit_s16 has 22,050,664 parameters and vit_b16 86,567,656."""
+VARIANTS: dict[str, dict[str, Any]] = {
+    "timm": {},
+    "transformers": {"epsilon": 1e-12},
+    "big_vision": {"pooling": "mean", "positions": "sincos", "gelu": "tanh"},
+}
+"""What these libraries publish, as fields of VitShape."""
 
 
 class Vit(nnx.Module):
@@ -106,7 +112,8 @@ class Vit(nnx.Module):
         used, as no row affects another."""
         del mask
         x = self.patches(normalized(images, self.statistics))
-        x = self._placed(x.reshape(len(x), -1, x.shape[-1]))
+        # an export's number of rows is symbolic, which len is not
+        x = self._placed(x.reshape(x.shape[0], -1, x.shape[-1]))
         graph, arrays = nnx.split(self.layers)
         rules = [(names, axes[1:]) for names, axes in self.rules]
 
@@ -125,7 +132,8 @@ class Vit(nnx.Module):
             x += jnp.asarray(sines(self.side, x.shape[-1]), x.dtype)
         if self.token is not None:
             token = self.token.get_value().astype(x.dtype)
-            x = jnp.concatenate([jnp.broadcast_to(token, (len(x), 1, x.shape[-1])), x], axis=1)
+            tokens = jnp.broadcast_to(token, (x.shape[0], 1, x.shape[-1]))
+            x = jnp.concatenate([tokens, x], axis=1)
         return x if self.positions is None else x + self.positions.get_value().astype(x.dtype)
 
 

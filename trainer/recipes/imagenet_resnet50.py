@@ -41,7 +41,7 @@ class Config(images.Config):
     --global-batch-size; give --max-epochs=100 with it, and --bn-span if it does not divide the
     batch."""
 
-    model: Literal["cnn", "resnet18", "resnet50"] = "resnet50"
+    model: images.ModelName = "resnet50"
     bn_span: int | None = 32
     resizing: Literal["bilinear", "bicubic"] = "bilinear"
     size: int = 224

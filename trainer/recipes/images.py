@@ -1,4 +1,4 @@
-"""Images with one label each: a CNN or a ResNet on any such dataset.
+"""Images with one label each: a CNN, a ResNet or a Vision Transformer on any such dataset.
 
     infeed convert images --raw-data-dir=photos --validation-fraction=0.2 --output=shards/photos
     infeed train images --data-dir shards/photos --workdir runs/photos
@@ -10,13 +10,14 @@ JAX is imported where it is used, so that --help and the checks do not need it."
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.checks import check_number
+from pipeline.checks import check_number, check_positive_int
 from pipeline.errors import OptionError
 from pipeline.shards.schema import Labels, Schema
+from trainer.config import partition_rules
 from trainer.recipe import DataRecipe, OptimizerConfig, TrainerConfig, settings
 from trainer.recipes.image_data import (
     IMAGE,
@@ -33,24 +34,39 @@ MIXING = (
     "--mixup and --cutmix mix the labels of two records, so each must have one. Leave both out, or "
     "train on records with a label only."
 )
+ModelName = Literal["cnn", "resnet18", "resnet50", "vit_ti16", "vit_s16", "vit_b16"]
+Variant = Literal["timm", "transformers", "big_vision"]
+OF_VITS = ("vit", "patch", "remat")
+# Biases and norms of stacked layers have two dimensions, positions three: all but "kernel".
+ALL_BUT_KERNELS = ("*[!l]",)
 
 if TYPE_CHECKING:
     from pipeline.shards.example import Value
     from pipeline.sources.records import Records
     from trainer.models.resnet import ResNet
     from trainer.models.small import SmallCnn
+    from trainer.models.vit import Vit
     from trainer.task import Augment, Batch, Task
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(DataRecipe):
-    """Trains a CNN or a ResNet on images with one label each, then evaluates one exact epoch of the
-    validation split.
+    """Trains a CNN, a ResNet or a Vision Transformer on images with one label each, then evaluates
+    one exact epoch of the validation split.
 
     By default, the dataset determines the features of image and label, and the names of the
     classes."""
 
-    common_fields = ("size", "model", "bn_span", "augmentation", "mirror", "num_classes")
+    common_fields = (
+        "size",
+        "model",
+        "vit",
+        "normalization",
+        "bn_span",
+        "augmentation",
+        "mirror",
+        "num_classes",
+    )
 
     image_key: str | None = None
     """The feature with the encoded image. Default: the only image feature."""
@@ -60,9 +76,23 @@ class Config(DataRecipe):
     """Number of classes. Default: the number of class names."""
     size: int = 64
     """Width and height of the images, in pixels."""
-    model: Literal["cnn", "resnet18", "resnet50"] = "cnn"
+    model: ModelName = "cnn"
     """cnn: a few convolutions. resnet18, resnet50: residual networks with batch norm, for
-    photographs of about 224 pixels; --init-from begins with a trained one."""
+    photographs of about 224 pixels; --init-from begins with a trained one. vit_ti16, vit_s16,
+    vit_b16: Vision Transformers, for the same; without --init-from, they need a million images."""
+    vit: Variant = "timm"
+    """Whose Vision Transformers to follow, for --init-from with their weights. timm: a class token,
+    learned positions, exact GELU. transformers: the same with an epsilon of 1e-12 in norms.
+    big_vision: the mean of all patches, fixed positions, GELU by tanh."""
+    patch: int = 16
+    """Width and height of a Vision Transformer's patches, in pixels; size is a multiple of it."""
+    remat: Literal["none", "dots", "full"] = "none"
+    """What a Vision Transformer's backward pass computes again rather than keeps: nothing; all but
+    the results of products with parameters; all of a layer."""
+    normalization: Literal["imagenet", "inception", "unit"] | None = None
+    """What the model makes of pixels. imagenet: subtracts the means of ImageNet's channels and
+    divides by their deviations. inception: -1..1. unit: 0..1. Default: imagenet for residual
+    networks, else inception. Weights need what they were trained with."""
     bn_span: int | None = None
     """Rows over which batch norms take their statistics in training; 32 to 256 are usual. It has to
     divide the batch, or the microbatch with --accumulate. Default: all of them, over all
@@ -117,13 +147,35 @@ class Config(DataRecipe):
             )
         if not self.widths or min(self.widths) < 1:
             raise OptionError(f"widths={self.widths} must be one or more numbers above 0.")
+        if self.model.startswith("vit"):
+            self._check_vit()
+        else:
+            for name in OF_VITS:
+                if (value := getattr(self, name)) != getattr(type(self), name):
+                    raise OptionError(
+                        f"{name}={value} with model={self.model}: only Vision Transformers have "
+                        "it. Leave it out."
+                    )
         if self.bn_span is None or self.mode != "train":
             return
-        if self.model == "cnn":
+        if not self.model.startswith("resnet"):
             raise OptionError(
-                f"bn_span={self.bn_span} with model=cnn, which has no batch norm. Leave it out."
+                f"bn_span={self.bn_span} with model={self.model}, which has no batch norm. Leave "
+                "it out."
             )
         object.__setattr__(self, "bn_span", fitting_span(self.bn_span, self.trainer, self.tiny))
+
+    def _check_vit(self) -> None:
+        check_positive_int("patch", self.patch)
+        if self.size % self.patch:
+            nearest = max(1, round(self.size / self.patch)) * self.patch
+            raise OptionError(
+                f"size={self.size} is not a multiple of patch={self.patch}, as a Vision "
+                f"Transformer needs. Nearest: {nearest}."
+            )
+        if not self.optimizer.no_decay:
+            optimizer = replace(self.optimizer, no_decay=ALL_BUT_KERNELS)
+            object.__setattr__(self, "optimizer", optimizer)
 
     def check(self) -> None:
         """Checks like DataRecipe.check. Raises OptionError if the features to read are ambiguous or
@@ -164,18 +216,26 @@ class Config(DataRecipe):
             class_weights=weights,
         )
 
-    def network(self, rngs: Any) -> "SmallCnn | ResNet":
+    def network(self, rngs: Any) -> "SmallCnn | ResNet | Vit":
         """The model that --model names."""
+        from trainer.models.pixels import STATISTICS
         from trainer.models.resnet import RESNETS, ResNet
         from trainer.models.small import SmallCnn
+        from trainer.models.vit import VARIANTS, VITS, Vit
 
-        data = self.image_data
+        data, size = self.image_data, self.size
+        usual = "imagenet" if self.model in RESNETS else "inception"
+        statistics = STATISTICS[self.normalization or usual]
         if self.model == "cnn":
-            shape = (self.size, self.size, data.channels)
-            return SmallCnn(data.num_classes, shape, rngs, self.widths)
-        shape = RESNETS[self.model]
-        channels = data.channels
-        return ResNet(shape, data.num_classes, rngs, channels=channels, bn_span=self.bn_span)
+            shape = (size, size, data.channels)
+            return SmallCnn(data.num_classes, shape, rngs, self.widths, statistics=statistics)
+        options: Any = {"channels": data.channels, "statistics": statistics}
+        if self.model in RESNETS:
+            shape = RESNETS[self.model]
+            return ResNet(shape, data.num_classes, rngs, bn_span=self.bn_span, **options)
+        shape = replace(VITS[self.model], patch=self.patch, **VARIANTS[self.vit])
+        rules = partition_rules(self.trainer.partition)
+        return Vit(shape, data.num_classes, size, rngs, rules=rules, remat=self.remat, **options)
 
     def _on_device(self) -> "Augment | None":
         from trainer.augment import color_jitter, cutmix, mixup, one_hot, random_erasing

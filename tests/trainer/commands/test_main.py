@@ -23,7 +23,7 @@ def _quiet_logging():
 def test_help_lists_the_recipes(capsys):
     assert main(["--help"]) == 0
     assert (
-        "one of: digits, mnist, fashion_mnist, cifar10, images, imagenet_resnet50, tabular, char_lm, byte_lm;"
+        "one of: digits, mnist, fashion_mnist, cifar10, images, imagenet_resnet50, imagenet_vit, tabular, char_lm, byte_lm;"
         in capsys.readouterr().out
     )
 

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from narrow_recipes import row
+from narrow_recipes import narrow_models, row
 
 from trainer.__main__ import RECIPES
 from trainer.commands.loading import recipe_class
-from trainer.models.resnet import RESNETS
 from trainer.recipes.language_models import PackedText
 from trainer.trainer import Trainer
 
@@ -39,6 +38,7 @@ GOLDENS = {
     "cifar10": Golden(2.29461),
     "images": Golden(2.13540, {"size": 32, "widths": (8, 16)}),
     "imagenet_resnet50": Golden(2.28743, {"size": 32}),
+    "imagenet_vit": Golden(2.29806, {"size": 32}),
     "tabular": Golden(0.99926, {"widths": (8,)}),
     "char_lm": Golden(3.32159, {"width": 16}),
     "byte_lm": Golden(3.99212, {"layers": 2, "width": 16, "heads": 2}),
@@ -54,9 +54,7 @@ def other_versions():
 
 @pytest.fixture(scope="module", autouse=True)
 def _narrow():
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("resnet20", "resnet50"):
-            patch.setitem(RESNETS, name, replace(RESNETS[name], depths=(1,), widths=(8,)))
+    with narrow_models():
         yield
 
 

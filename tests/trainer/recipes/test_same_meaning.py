@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from narrow_recipes import NARROW, narrow_resnets, row
+from narrow_recipes import NARROW, narrow_models, row
 from sweep import SWEEP
 
 from pipeline.datasets import eval_dataset, train_dataset
@@ -107,7 +107,7 @@ def trained(tmp_path_factory):
             runs[name] = recipe, records
         return runs[name]
 
-    with narrow_resnets():
+    with narrow_models():
         yield run
 
 
