@@ -77,7 +77,8 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class WeightMapping:
-    """A layout of weights. name: in the log and in errors. libraries: those that read it."""
+    """A layout of weights. name: in the log and in errors. rows: of all arrays. libraries: those that
+    read it."""
 
     name: str
     rows: tuple[Row, ...]

@@ -23,8 +23,8 @@ from trainer.reports.workdir import ITEM_METADATA
 
 ALLOWED = (
     "Give a work directory or a checkpoint in it, a checkpoint of Orbax, a .safetensors file or a "
-    "directory of them, or a TensorFlow checkpoint without its .index. Pickles (.pt, .bin) are never "
-    "read: save their arrays by safetensors."
+    "directory of them, or a TensorFlow checkpoint without its .index. Pickles, such as .pt and "
+    ".bin, are never read: save their arrays with safetensors."
 )
 
 PART = re.compile(r"(.*)-(\d+)-of-(\d+)\.safetensors")

@@ -227,7 +227,7 @@ def plan_loading(config: WarmStart, like: TrainState, new_head: bool = False) ->
     if not (config.init_rename or config.init_torch or model.keys() & weights.arrays.keys()):
         mapping = mapping or recognized(weights.arrays.keys(), model)
     layouts = ", ".join(each.name for each in layouts_of(model)) or "none"
-    remedy = f"Give arrays the model's names with init_rename (recognized: {layouts})"
+    remedy = f"Recognized for this model: {layouts}. Rename others with init_rename"
     why = "its classes differ from those of the data"
     if mapping:
         remedy = f"These are weights of {mapping.name}: choose the model of their sizes"

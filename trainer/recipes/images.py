@@ -43,6 +43,7 @@ ALL_BUT_KERNELS = ("*[!l]",)
 if TYPE_CHECKING:
     from pipeline.shards.example import Value
     from pipeline.sources.records import Records
+    from trainer.models.pixels import Statistics
     from trainer.models.resnet import ResNet
     from trainer.models.small import SmallCnn
     from trainer.models.vit import Vit
@@ -199,6 +200,8 @@ class Config(DataRecipe):
 
     def task(self) -> "Task":
         """See classifier_task."""
+        from trainer.checkpointing.weights_description import check_images
+        from trainer.models.pixels import STATISTICS
         from trainer.recipes.tasks import balanced_weights, classifier_task
         from trainer.task import Target
 
@@ -207,6 +210,8 @@ class Config(DataRecipe):
         weights = None
         if self.class_weights == "balanced" and self.mode == "train":
             weights = balanced_weights(class_counts(self.train_records, data))
+        if self.mode == "train" and self.model != "cnn" and self.warm_start.init_from:
+            check_images(self.warm_start.init_from, self.statistics, STATISTICS, self.size)
         return classifier_task(
             self,
             self.network,
@@ -216,16 +221,21 @@ class Config(DataRecipe):
             class_weights=weights,
         )
 
+    @property
+    def statistics(self) -> "Statistics":
+        """The means and deviations that normalize images."""
+        from trainer.models.pixels import STATISTICS
+
+        usual = "imagenet" if self.model.startswith("resnet") else "inception"
+        return STATISTICS[self.normalization or usual]
+
     def network(self, rngs: Any) -> "SmallCnn | ResNet | Vit":
         """The model that --model names."""
-        from trainer.models.pixels import STATISTICS
         from trainer.models.resnet import RESNETS, ResNet
         from trainer.models.small import SmallCnn
         from trainer.models.vit import VARIANTS, VITS, Vit
 
-        data, size = self.image_data, self.size
-        usual = "imagenet" if self.model in RESNETS else "inception"
-        statistics = STATISTICS[self.normalization or usual]
+        data, size, statistics = self.image_data, self.size, self.statistics
         if self.model == "cnn":
             shape = (size, size, data.channels)
             return SmallCnn(data.num_classes, shape, rngs, self.widths, statistics=statistics)
