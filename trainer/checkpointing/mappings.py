@@ -77,7 +77,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class WeightMapping:
-    """A layout of weights. name: in the log and in errors. rows: of all arrays. libraries: those that
+    """A layout of weights. name: in the log and in errors. rows: of all arrays. libraries: that
     read it."""
 
     name: str
