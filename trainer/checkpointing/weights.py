@@ -72,8 +72,7 @@ def _known(mapping: WeightMapping, model: Mapping[str, Any]) -> set[str]:
 def as_ours(weights: Weights, mapping: WeightMapping, model: Mapping[str, Array]) -> Weights:
     """The weights with the names of a model's arrays, and their shapes where they fit. What is in
     no row keeps its name."""
-    saved = weights.arrays
-    known = _known(mapping, model)
+    saved, known = weights.arrays, _known(mapping, model)
     arrays = {name: array for name, array in saved.items() if name not in known}
     places = dict[str, Place]()
     for place in mapping.places(model):
@@ -81,8 +80,8 @@ def as_ours(weights: Weights, mapping: WeightMapping, model: Mapping[str, Array]
         if layers and place.row.kind != "unread":
             places[place.ours] = place
             ours = model[place.ours].shape[place.row.stacked :]
-            shapes = [_shape(place, each.shape, ours) for each in layers]
-            shape = next((each for each in shapes if each != ours), ours)
+            others = {_shape(place, each.shape, ours) for each in layers} - {ours}
+            shape = next(iter(others), ours)
             number = (len(layers),) if place.row.stacked else ()
             arrays[place.ours] = Array((*number, *shape), layers[0].dtype)
 
@@ -106,9 +105,8 @@ def as_theirs(mapping: WeightMapping, model: Mapping[str, np.ndarray]) -> dict[s
     arrays: dict[str, list[np.ndarray]] = {}
     for row, ours, theirs, _, _ in mapping.places(model):
         for name, layer in zip(theirs, _layers(row, model[ours]), strict=True):
-            unread = row.kind == "unread"
-            # copied, as safetensors writes the memory of an array whatever its strides
-            array = np.zeros((), np.int64) if unread else row.view(layer).copy()
+            # a copy, as safetensors writes the memory of an array whatever its strides
+            array = np.array(0) if row.kind == "unread" else row.view(layer).copy()
             arrays.setdefault(name, []).append(array)
     return {
         name: np.concatenate(parts) if parts[1:] else parts[0] for name, parts in arrays.items()

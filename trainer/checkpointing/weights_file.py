@@ -51,8 +51,7 @@ def export_weights(
         raise OptionError(f"{output} must end in .safetensors: files are recognized by it.")
     if storage.exists(output):
         raise exists
-    workdir, step = _checkpoint(checkpoint_path, step)
-    config = _config(workdir, step)
+    workdir, step, config = _checkpoint(checkpoint_path, step)
     models = ["params"] if config["ema_decay"] is None else ["params", "ema"]
     evaluated = config["evaluate"] if models[1:] else "params"
     model = model or evaluated
@@ -75,23 +74,23 @@ def export_weights(
     return step
 
 
-def _checkpoint(path: str, step: WhichStep | None) -> tuple[str, int]:
-    workdir, newest = find_elsewhere(path, None if step == "best" else step)
+def _checkpoint(path: str, step: WhichStep | None) -> tuple[str, int, dict[str, Any]]:
+    """The work directory, the step, and the settings of the run when it was saved."""
+    workdir, number = find_elsewhere(path, None if step == "best" else step)
+    directory = checkpoints_directory(workdir)
+    config = read_contents(open_storage(workdir), directory, number)["config"]
     if step != "best":
-        return workdir, newest
-    metric, mode = map(_config(workdir, newest).get, ("keep_best", "keep_best_mode"))
-    steps = finished_steps(workdir)
-    best = metric and best_step(Evaluations(workdir).read(), steps, metric, mode)
+        return workdir, number, config
+    steps, metric = finished_steps(workdir), config["keep_best"]
+    best = metric and best_step(
+        Evaluations(workdir).read(), steps, metric, config["keep_best_mode"]
+    )
     if not best:
         raise CheckpointError(
             f"{workdir} has no best checkpoint: its keep_best is {metric!r}. Give one of the steps "
             f"{steps}."
         )
-    return workdir, best
-
-
-def _config(workdir: str, step: int) -> dict[str, Any]:
-    return read_contents(open_storage(workdir), checkpoints_directory(workdir), step)["config"]
+    return _checkpoint(workdir, best)
 
 
 def _evaluation(workdir: str, step: int) -> dict[str, Any] | None:

@@ -180,9 +180,14 @@ class Config(DataRecipe):
 
     def check(self) -> None:
         """Checks like DataRecipe.check. Raises OptionError if the features to read are ambiguous or
-        missing."""
+        missing, and for weights of images that are normalized otherwise."""
         super().check()
         _ = self.image_data
+        if self.mode == "train" and (init_from := self.warm_start.init_from):
+            from trainer.checkpointing.weights_description import check_images
+            from trainer.models.pixels import STATISTICS
+
+            check_images(init_from, self.statistics, STATISTICS)
 
     @cached_property
     def image_data(self) -> ImageData:
@@ -200,8 +205,6 @@ class Config(DataRecipe):
 
     def task(self) -> "Task":
         """See classifier_task."""
-        from trainer.checkpointing.weights_description import check_images
-        from trainer.models.pixels import STATISTICS
         from trainer.recipes.tasks import balanced_weights, classifier_task
         from trainer.task import Target
 
@@ -210,8 +213,6 @@ class Config(DataRecipe):
         weights = None
         if self.class_weights == "balanced" and self.mode == "train":
             weights = balanced_weights(class_counts(self.train_records, data))
-        if self.mode == "train" and self.model != "cnn" and self.warm_start.init_from:
-            check_images(self.warm_start.init_from, self.statistics, STATISTICS, self.size)
         return classifier_task(
             self,
             self.network,
