@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
+from pipeline.errors import OptionError
+
 __all__ = ["MAPPINGS", "Row", "WeightMapping"]
 
 Names = Literal["own", "timm", "torchvision", "transformers"]
@@ -45,6 +47,12 @@ class Row:
     outputs: int = 0
     kind: Literal["plain", "positions", "unread"] = "plain"
 
+    def __post_init__(self) -> None:
+        if self.theirs.count("*") - self.ours.count("*") not in (0, 1):
+            raise OptionError(
+                f"{self}: theirs must have as many * as ours, or one more for a layer's number."
+            )
+
     @property
     def stacked(self) -> bool:
         """Whether axis 0 of ours are layers."""
@@ -53,15 +61,14 @@ class Row:
     def view(self, layer: Any) -> Any:
         """A view of an array of ours, without the axis of layers, in their layout: who assigns to
         it writes ours."""
-        inputs, outputs = self.inputs, self.outputs
-        if not outputs:
+        if not self.outputs:
             return layer
-        if not inputs:
+        if not self.inputs:
             return layer.reshape(-1)
-        others = layer.ndim - inputs - outputs
-        sizes = layer.shape[:others], layer.shape[others:-outputs]
-        flat = layer.reshape(*sizes[0], math.prod(sizes[1]), -1)
-        return flat.transpose(others + 1, others, *range(others))
+        last = layer.ndim - self.outputs
+        first = last - self.inputs
+        flat = layer.reshape(*layer.shape[:first], math.prod(layer.shape[first:last]), -1)
+        return flat.transpose(first + 1, first, *range(first))
 
 
 class Place(NamedTuple):

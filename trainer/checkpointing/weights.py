@@ -56,11 +56,10 @@ def layouts_of(model: Mapping[str, Array]) -> list[WeightMapping]:
 
 
 def recognized(names: Set[str], model: Mapping[str, Array]) -> WeightMapping | None:
-    """The layout of this model that shares with a checkpoint more than half of the names of one of
-    them."""
+    """The layout of this model of whose names a checkpoint has more than half."""
     for mapping in layouts_of(model):
         known = _known(mapping, model)
-        if 2 * len(known & names) > min(len(known), len(names)):
+        if 2 * len(known & names) > len(known):
             return mapping
     return None
 

@@ -96,9 +96,8 @@ def _checkpoint(path: str, step: WhichStep | None) -> tuple[str, int, dict[str, 
 def _evaluation(workdir: str, step: int) -> dict[str, Any] | None:
     """eval_result.json if it is of this step, else the metrics of keep_best."""
     path = join(workdir, EVAL_RESULT)
-    content = read_file(open_storage(workdir), path)
     file = JsonFile(path, CheckpointError, "Remove it: the next evaluation writes it again.")
-    page = file.read(content, dict[str, Any]) if content else {}
+    page = file.read(read_file(open_storage(workdir), path) or "{}", dict[str, Any])
     if page.get("step") == step and page.get("checkpoint_path") is None:
         return page
     return Evaluations(workdir).read().get(step)

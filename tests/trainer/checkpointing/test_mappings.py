@@ -239,6 +239,10 @@ def test_half_precision_and_another_number_of_classes_are_loaded(tmp_path, caplo
 
 
 def test_a_table_of_the_users_own_is_taken(tmp_path):
+    with pytest.raises(
+        OptionError, match=r"'layers/up'.*: theirs must have as many \* as ours, or"
+    ):
+        Row("a.*.*", "layers/up")
     rows = (Row("w.*", "layers/*", 1, 1), Row("b", "head/bias"))
     mapping = WeightMapping("mine", rows)
     model = {"layers/up": np.arange(6.0).reshape(2, 3), "head/bias": np.ones(3)}
