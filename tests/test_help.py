@@ -26,7 +26,7 @@ from trainer.__main__ import main as trainer_main
 
 PURPOSES = {command.words: command.purpose for group in COMMANDS.values() for command in group}
 EXAMPLES = {f"convert {row.command}": row.example for row in CONVERTERS.values() if row.example}
-NEED_A_TRAINING = ("train", "predict", "checkpoints", "report", "seen")
+NEED_A_TRAINING = ("train", "predict", "checkpoints", "report", "export-weights", "seen")
 IN = f"import os, sys\nos.chdir(sys.argv.pop(1))\n{SCRIPT}"
 NOT_READ = """
 import os, sys, warnings

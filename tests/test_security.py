@@ -176,6 +176,7 @@ def looked(theirs, trained, tmp_path_factory):
         "verify eps": ["eps", "--decode"],
         "checkpoints": ["work"],
         "report": ["work"],
+        "export-weights": ["work", f"--output={out}/model.safetensors"],
         "seen": ["work", "--step=3"],
         "convert tfds": ["--dataset=evil", "--data-dir=tfds", f"--output={out}/tfds"],
     }
@@ -188,14 +189,14 @@ def looked(theirs, trained, tmp_path_factory):
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert theirs.files("eps") == before
-    assert {path.name for path in out.iterdir()} == {"record", "shards.html"}
+    assert {path.name for path in out.iterdir()} == {"record", "shards.html", "model.safetensors"}
     seen = ran(out / "record", found.stdout)
     return seen._replace(codes=dict(zip(commands, seen.codes, strict=True))), out
 
 
 @says(
     "Nothing in them is imported, executed or unpickled, and no program is started to read them.",
-    "| `describe`, `verify`, `index`, `checkpoints`, `report`, `seen` | infeed only; starts no process",
+    "| `describe`, `verify`, `index`, `checkpoints`, `report`, `export-weights`, `seen` | infeed only; starts no process",
     "- shards, with their manifest and index;",
     "- raw data, and datasets that TFDS has prepared;",
     "You can look at, verify, convert and train on these",

@@ -23,8 +23,16 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join
 from trainer.checkpointing import keeping, listing
 from trainer.checkpointing.contents import read_array, read_contents
+from trainer.checkpointing.weights_file import export_weights
 
-__all__ = ["EXAMPLES", "get_variable_names", "get_variable_value", "latest_checkpoint", "main"]
+__all__ = [
+    "EXAMPLES",
+    "export_weights",
+    "get_variable_names",
+    "get_variable_value",
+    "latest_checkpoint",
+    "main",
+]
 
 
 EXAMPLES = ("model", "model --tree")

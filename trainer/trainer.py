@@ -15,7 +15,7 @@ from pipeline.machine import num_cores
 from pipeline.shards.schema import Labels
 from pipeline.user_code import ShortErrors
 from trainer.callbacks import Callback
-from trainer.checkpointing.manager import WhichStep
+from trainer.checkpointing.listing import WhichStep
 from trainer.checkpointing.warm_start import WarmStart
 from trainer.config import Model, TrainerConfig, axis_sizes, partition_rules
 from trainer.inputs import InputFn

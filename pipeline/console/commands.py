@@ -87,6 +87,11 @@ COMMANDS: Mapping[str, Sequence[Command]] = {
             "trainer.commands.report",
             "Prints the state, metrics, proof and speed of a run.",
         ),
+        Command(
+            "export-weights",
+            "trainer.commands.export_weights",
+            "Writes weights for timm, transformers or torchvision.",
+        ),
         Command("seen", "trainer.commands.seen", "Lists the records that a training step saw."),
     ),
     "Try infeed": (

@@ -47,6 +47,7 @@ MODULES = (
     "trainer.metrics.means",
     "trainer.metrics.tokens",
     "trainer.checkpoints",
+    "trainer.checkpointing.mappings",
     "trainer.recipe",
     "trainer.recipes.tiny",  # for --tiny of one's own recipe
     "beam_jobs.converter",  # the protocol of one's own converter, and what it returns

@@ -6,10 +6,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import load
 
 from pipeline.errors import CheckpointError, OptionError
+from pipeline.storage.schemes import open_storage
 from trainer.checkpointing.manager import CheckpointManager, Saved
-from trainer.checkpoints import get_variable_names, get_variable_value, latest_checkpoint, main
+from trainer.checkpoints import (
+    export_weights,
+    get_variable_names,
+    get_variable_value,
+    latest_checkpoint,
+    main,
+)
 from trainer.config import TrainerConfig
 from trainer.mesh.placement import Placement
 from trainer.task import TrainState, Variables
@@ -153,3 +161,13 @@ def test_damage_is_shown_in_the_list_and_never_printed_as_numbers(tmp_path, caps
         main([workdir, "--print=variables/params/a/b/w"])
     main([workdir, "--json"])
     assert "is not JSON" in json.loads(capsys.readouterr().out)[0]["damage"]
+
+
+def test_weights_are_exported_from_a_disk_or_bucket_to_where_they_are(workdir):
+    output = f"{workdir}.safetensors"
+    assert export_weights(workdir, output, step="best") == 10
+    content = open_storage(output).read(output)
+    np.testing.assert_array_equal(load(content)["a/b/w"], W)
+    assert json.dumps(json.dumps({"accuracy": 0.75}))[1:-1].encode() in content
+    with pytest.raises(OptionError, match=r"run\.safetensors exists\. Remove it, or give another"):
+        export_weights(workdir, output)

@@ -5,9 +5,9 @@ For the trainer, processes that follow a run, and tools. Needs no jax, devices o
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from pipeline.errors import CheckpointError
+from pipeline.errors import CheckpointError, OptionError
 from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, in_parallel, join
 from trainer.reports.workdir import (
@@ -20,6 +20,18 @@ from trainer.reports.workdir import (
     is_step,
     is_step_renamed_later,
 )
+
+WhichStep = int | Literal["best"]
+"""Of a checkpoint. best: by keep_best."""
+
+
+def which_step(text: str | None) -> WhichStep | None:
+    """What --step says. Raises OptionError."""
+    if text in (None, "best"):
+        return text
+    if not text.isdecimal():
+        raise OptionError(f"--step={text}: give the number of a step, or best.")
+    return int(text)
 
 
 def checkpoints_directory(workdir: str) -> str:

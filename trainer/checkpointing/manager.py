@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
@@ -38,9 +38,6 @@ from trainer.reports.workdir import CONTENTS, STATE
 from trainer.task import TrainState
 
 log = logger("trainer")
-
-WhichStep = int | Literal["best"]
-"""Of a checkpoint. best: by keep_best."""
 
 
 class CheckpointManager:
@@ -105,7 +102,7 @@ class CheckpointManager:
         with self._explaining("list", self.directory):
             return listing.finished_steps(self.workdir)
 
-    def require(self, step: WhichStep | None) -> int:
+    def require(self, step: listing.WhichStep | None) -> int:
         """Returns `step`, default the newest. Raises CheckpointError, which lists the existing
         steps, if missing."""
         steps = self.steps()

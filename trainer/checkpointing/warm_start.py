@@ -9,6 +9,7 @@ from tyro.conf import Fixed
 from pipeline.checks import check_choice
 from pipeline.console.fields import shows_fields
 from pipeline.errors import OptionError
+from trainer.checkpointing.mappings import WeightMapping, expression
 
 Mismatch = Literal["error", "skip"]
 
@@ -35,6 +36,10 @@ class WarmStart:
     Each * keeps what it matches, as little as possible. The first pattern that matches counts."""
     init_torch: tuple[str, ...] = ()
     """Patterns of kernels in PyTorch's layout, [out, in, ...], to be turned into [..., in, out]."""
+    init_mapping: Fixed[WeightMapping | None] = None
+    """A table of the checkpoint's names and layouts, as trainer.checkpointing.mappings has them for
+    published weights. Default: the one that knows most names, unless init_rename or init_torch is
+    given."""
     init_mismatch: Fixed[Mismatch] = "error"
     """What to do with an array of another shape or kind of number. skip: keep the fresh one."""
     init_strict: bool = True
@@ -62,11 +67,5 @@ class WarmStart:
                     f"init_rename={text!r} must be a pattern and a name, such as 'encoder/*=*', "
                     "with at most as many * in the name as in the pattern."
                 )
-            pairs.append(
-                (
-                    pattern,
-                    re.compile("(.*?)".join(map(re.escape, pattern.split("*"))), re.DOTALL),
-                    replacement,
-                )
-            )
+            pairs.append((pattern, expression(pattern), replacement))
         return tuple(pairs)

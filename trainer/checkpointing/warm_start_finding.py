@@ -4,6 +4,7 @@ begins with.
 From the names of files, then as a pure function of names, shapes and patterns. Commands look for
 the checkpoint before they import JAX."""
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,13 +17,17 @@ from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Storage, join
 from trainer.checkpointing.contents import contents_path
 from trainer.checkpointing.listing import check_files, checkpoints_directory, finished_steps
+from trainer.checkpointing.mappings import filled
 from trainer.checkpointing.warm_start import WarmStart
 from trainer.reports.workdir import ITEM_METADATA
 
 ALLOWED = (
     "Give a work directory or a checkpoint in it, a checkpoint of Orbax, a .safetensors file or a "
-    "directory of them, or a TensorFlow checkpoint without its .index."
+    "directory of them, or a TensorFlow checkpoint without its .index. Pickles, such as .pt and "
+    ".bin, are never read: save their arrays with safetensors."
 )
+
+PART = re.compile(r"(.*)-(\d+)-of-(\d+)\.safetensors")
 
 T = TypeVar("T")
 Status = Literal["loaded", "missing", "unexpected", "mismatched", "excluded"]
@@ -58,6 +63,7 @@ def find_checkpoint(path: str) -> Found:
     parts = sorted(join(path, name) for name in files if name.endswith(".safetensors"))
     if parts or (path.endswith(".safetensors") and storage.exists(path)):
         checkpoint = Found("safetensors", path, tuple(parts or [path]))
+        _check_parts(path, checkpoint.files)
     elif "checkpoint" in files or storage.exists(f"{path}.index"):
         checkpoint = Found("tensorflow", path)
     if checkpoint and is_remote(path):
@@ -73,6 +79,20 @@ def find_checkpoint(path: str) -> Found:
     parent, _, name = path.rpartition("/")
     check_files(storage, *((path,) if files else (parent or ".", name)))
     return checkpoint
+
+
+def _check_parts(path: str, files: Collection[str]) -> None:
+    """Raises OptionError if another part of one of these files is not among them."""
+    for file in files:
+        if match := PART.fullmatch(file):
+            name, number, count = match.groups()
+            for part in range(1, int(count) + 1):
+                other = f"{name}-{part:0{len(number)}}-of-{count}.safetensors"
+                if other not in files:
+                    raise OptionError(
+                        f"init_from={path!r} has no {other.rpartition('/')[2]}, one of "
+                        f"{int(count)} parts. Give a directory that has all of them."
+                    )
 
 
 def _entries(storage: Storage, path: str) -> tuple[list[str], list[str]]:
@@ -167,7 +187,7 @@ def from_torch(name: str, shape: tuple[int, ...], config: WarmStart) -> bool:
     return len(shape) > 1 and matches(name, config.init_torch)
 
 
-def check_rows(path: str, rows: Collection[MatchedArray], config: WarmStart) -> None:
+def check_rows(path: str, rows: Collection[MatchedArray], config: WarmStart, remedy: str) -> None:
     """Raises CheckpointError, which names arrays and the remedy, unless the rows are what `config`
     allows."""
     problems = []
@@ -180,15 +200,11 @@ def check_rows(path: str, rows: Collection[MatchedArray], config: WarmStart) -> 
             problems.append(f"{counted(len(bad), 'array')} {meaning} ({_named(bad)})")
     if problems:
         raise CheckpointError(
-            f"{path} does not fit the model: {'; '.join(problems)}. Rename arrays with "
-            "init_rename, or leave them out with init_exclude; init_strict=False allows missing "
-            "and unexpected arrays."
+            f"{path} does not fit the model: {'; '.join(problems)}. {remedy}, or leave arrays out "
+            "with init_exclude; init_strict=False allows missing and unexpected arrays."
         )
     if not any(row.status == "loaded" for row in rows):
-        raise CheckpointError(
-            f"{path} has no array for this model. Give its arrays the model's names with "
-            "init_rename."
-        )
+        raise CheckpointError(f"{path} has no array for this model. {remedy}.")
 
 
 def described_rows(rows: Collection[MatchedArray]) -> list[str]:
@@ -227,8 +243,7 @@ def _renamed(saved: Iterable[str], config: WarmStart) -> dict[str, str]:
         for pattern, expression, replacement in config.renames:
             if match := expression.fullmatch(original):
                 unused.pop(pattern, None)
-                parts = iter(match.groups())
-                name = "".join(next(parts) if char == "*" else char for char in replacement)
+                name = filled(replacement, match.groups())
                 break
         if name in originals:
             raise OptionError(

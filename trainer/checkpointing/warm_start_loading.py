@@ -4,7 +4,7 @@ fresh ones.
 Whatever wrote it, infeed, Orbax, safetensors or TensorFlow: its arrays have names here."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -17,28 +17,21 @@ from pipeline.logs import logger
 from pipeline.packages import how_to_install
 from pipeline.storage.schemes import open_storage
 from trainer.checkpointing import warm_start_finding as finding
-from trainer.checkpointing.contents import check_tree, read_array, read_contents
+from trainer.checkpointing.contents import check_tree
 from trainer.checkpointing.orbax_paths import as_checkpoint_error, orbax_path
 from trainer.checkpointing.warm_start import WarmStart
+from trainer.checkpointing.weights import Weights, as_ours, layouts_of, of_infeed, recognized
 from trainer.mesh.batch_spec import named_leaves
 from trainer.mesh.placement import Placement
 from trainer.task import Task, TrainState
 
-TOPS = ("variables/params", "variables/extra", "ema")  # of a checkpoint of infeed
 HEAD = "head/"  # how the names of the arrays begin that know classes, in infeed's models
+HEAD_BIAS = f"{HEAD}bias"
 OF_NNX = "/value"  # ends the name of each array in a saved nnx.State
 GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # in a checkpoint of TensorFlow
 NOT_THE_MODELS = ("optimizer", "save_counter", "global_step")
 
 log = logger("trainer")
-
-
-class Weights(NamedTuple):
-    """The arrays of a checkpoint, and how to read one of them."""
-
-    path: str
-    arrays: Mapping[str, finding.Array]
-    read: Callable[[str], np.ndarray]
 
 
 def open_weights(path: str, ema: bool = True) -> Weights:
@@ -50,36 +43,13 @@ def open_weights(path: str, ema: bool = True) -> Weights:
     checkpoint = finding.find_checkpoint(path)
     match checkpoint.format:
         case "infeed":
-            return _of_infeed(checkpoint.path, ema)
+            return of_infeed(checkpoint.path, ema)
         case "orbax":
             return _of_orbax(checkpoint.path)
         case "safetensors":
             return _of_safetensors(checkpoint.path, checkpoint.files)
         case "tensorflow":
             return _of_tensorflow(checkpoint.path)
-
-
-def _of_infeed(path: str, ema: bool) -> Weights:
-    """The arrays of Variables, by the names that a model has; each is compared with its checksum
-    when it is read.
-
-    path: the directory of a step. ema: take the averaged parameters if there are any."""
-    directory, _, step = path.rpartition("/")
-    listed = read_contents(open_storage(path), directory or ".", int(step))["arrays"]
-    params, extra, averages = (_names_below(top, listed) for top in TOPS)
-    if ema and averages:
-        params = averages
-    names = finding.model_names(params, extra)
-
-    arrays = {
-        name: finding.Array(tuple(listed[each]["shape"]), listed[each]["dtype"])
-        for name, each in names.items()
-    }
-    return Weights(path, arrays, lambda name: read_array(path, names[name], listed[names[name]]))
-
-
-def _names_below(top: str, names: Iterable[str]) -> dict[str, str]:
-    return {name[len(top) + 1 :]: name for name in names if f"{name}/".startswith(f"{top}/")}
 
 
 def _of_orbax(path: str) -> Weights:
@@ -126,7 +96,11 @@ def _of_safetensors(path: str, files: Sequence[str]) -> Weights:
     arrays: dict[str, finding.Array] = {}
     places: dict[str, str] = {}
     for file in files:
-        with as_checkpoint_error("read", file), safe_open(file, framework="np") as opened:
+        advice = " It is truncated, or no file of safetensors: download or save it again."
+        with (
+            as_checkpoint_error("read", file, advice=advice),
+            safe_open(file, framework="np") as opened,
+        ):
             for name in list(opened.keys()):
                 if name in places:
                     raise CheckpointError(
@@ -249,14 +223,24 @@ def plan_loading(config: WarmStart, like: TrainState, new_head: bool = False) ->
         named_leaves(like.variables.params), named_leaves(like.variables.extra)
     )
     model = {name: finding.Array(leaf.shape, str(leaf.dtype)) for name, leaf in leaves.items()}
+    mapping = config.init_mapping
+    if not (config.init_rename or config.init_torch or model.keys() & weights.arrays.keys()):
+        mapping = mapping or recognized(weights.arrays.keys(), model)
+    layouts = ", ".join(each.name for each in layouts_of(model)) or "none"
+    remedy = f"Recognized for this model: {layouts}. Rename others with init_rename"
+    why = "its classes differ from those of the data"
+    if mapping:
+        remedy = f"These are weights of {mapping.name}: choose the model of their sizes"
+        weights = as_ours(weights, mapping, model)
+        log.info("init_from %s: %s", weights.path, mapping.name)
+        there, here = (arrays.get(HEAD_BIAS) for arrays in (weights.arrays, model))
+        if here and (there is None or there.shape != here.shape):
+            new_head, why = True, f"it has {there or 'no'} {HEAD_BIAS}, the model {here}"
     if new_head and any(name.startswith(HEAD) for name in model):
-        log.info(
-            "init_from %s: its classes differ from those of the data, so the head is new",
-            weights.path,
-        )
+        log.info("init_from %s: %s, so the head is new", weights.path, why)
         config = replace(config, init_exclude=(*config.init_exclude, f"{HEAD}*"))
     rows = finding.match(model, weights.arrays, config)
-    finding.check_rows(weights.path, rows, config)
+    finding.check_rows(weights.path, rows, config, remedy)
     for line in finding.described_rows(rows):
         log.info("init_from %s: %s", weights.path, line)
     return Loading(

@@ -32,7 +32,7 @@ from pipeline.logs import errors_only
 from pipeline.raw.cells import MISSING, class_number
 from pipeline.sizes import counted
 from pipeline.storage.schemes import open_storage
-from trainer.checkpointing.listing import check_checkpoint
+from trainer.checkpointing.listing import check_checkpoint, which_step
 from trainer.commands import is_ours
 from trainer.commands.new_files import Raw, files_of, read_files, records_of
 from trainer.recipe import DataRecipe
@@ -79,9 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--output", metavar="FILE", help="write lines of JSON to a file, local, or in a bucket"
     )
     args = parser.parse_args(argv)
-    step = int(args.step) if (args.step or "").isdecimal() else args.step
-    if not isinstance(step, int) and step not in (None, "best"):
-        raise OptionError(f"--step={args.step}: give the number of a step, or best.")
+    step = which_step(args.step)
     if args.output is not None and open_storage(args.output).exists(args.output):
         raise OptionError(EXISTS.format(args.output))
     paths = [path for name in args.files for path in files_of(name)]

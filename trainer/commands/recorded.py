@@ -25,7 +25,7 @@ from trainer.recipe import DataRecipe, Recipe
 from trainer.reports.segments import Invocation, read_history
 
 if TYPE_CHECKING:
-    from trainer.checkpointing.manager import WhichStep
+    from trainer.checkpointing.listing import WhichStep
     from trainer.loop.loaded_model import LoadedModel
     from trainer.task import Task
 

@@ -15,7 +15,8 @@ import numpy as np
 from pipeline.errors import CheckpointError, EvaluationError, HostError, OptionError
 from pipeline.logs import logger
 from pipeline.user_code import ShortErrors
-from trainer.checkpointing.manager import CheckpointManager, WhichStep
+from trainer.checkpointing.listing import WhichStep
+from trainer.checkpointing.manager import CheckpointManager
 from trainer.hosts.failures import poll
 from trainer.inputs import InputFn
 from trainer.loop.evaluation import Evaluation, OnRecords

@@ -29,7 +29,7 @@ from pipeline.logs import logger
 from pipeline.shards.schema import Labels
 from pipeline.spec import INDEX, MASK
 from trainer.checkpointing.contents import versions
-from trainer.checkpointing.manager import WhichStep
+from trainer.checkpointing.listing import WhichStep
 from trainer.inputs import InputFn, as_function, as_input, first_batches
 from trainer.loop.job import Job, OpenedInput
 from trainer.loop.prediction import Prediction

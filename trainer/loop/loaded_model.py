@@ -15,7 +15,8 @@ from pipeline.sizes import counted
 from pipeline.spec import INDEX, MASK, centered, with_offsets
 from pipeline.storage.storage import join
 from trainer.checkpointing.kept_data import as_in_run
-from trainer.checkpointing.manager import CheckpointManager, WhichStep
+from trainer.checkpointing.listing import WhichStep
+from trainer.checkpointing.manager import CheckpointManager
 from trainer.config import TrainerConfig
 from trainer.inputs import InputFn
 from trainer.loop.job import Job

@@ -13,7 +13,7 @@ import numpy as np
 from pipeline.errors import HostError, OptionError
 from pipeline.spec import MASK, with_offsets
 from pipeline.user_code import ShortErrors
-from trainer.checkpointing.manager import WhichStep
+from trainer.checkpointing.listing import WhichStep
 from trainer.inputs import InputFn
 from trainer.loop.dispatching import Dispatches, DispatchResult
 from trainer.loop.exact_epoch import ExactEpoch, Proof

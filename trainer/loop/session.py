@@ -12,8 +12,8 @@ from pipeline.logs import logger
 from pipeline.machine import share_cores
 from trainer.checkpointing.iterator_files import IteratorFiles
 from trainer.checkpointing.kept_data import as_in_run, has_new_head
-from trainer.checkpointing.listing import find_elsewhere
-from trainer.checkpointing.manager import CheckpointManager, Saved, WhichStep
+from trainer.checkpointing.listing import WhichStep, find_elsewhere
+from trainer.checkpointing.manager import CheckpointManager, Saved
 from trainer.checkpointing.orbax_paths import check_directory
 from trainer.checkpointing.owner import Ownership, mark_workdir
 from trainer.checkpointing.warm_start import WarmStart

@@ -43,6 +43,7 @@ ALL_BUT_KERNELS = ("*[!l]",)
 if TYPE_CHECKING:
     from pipeline.shards.example import Value
     from pipeline.sources.records import Records
+    from trainer.models.pixels import Statistics
     from trainer.models.resnet import ResNet
     from trainer.models.small import SmallCnn
     from trainer.models.vit import Vit
@@ -179,9 +180,14 @@ class Config(DataRecipe):
 
     def check(self) -> None:
         """Checks like DataRecipe.check. Raises OptionError if the features to read are ambiguous or
-        missing."""
+        missing, and for weights of images that are normalized otherwise."""
         super().check()
         _ = self.image_data
+        if self.mode == "train" and (init_from := self.warm_start.init_from):
+            from trainer.checkpointing.weights_description import check_images
+            from trainer.models.pixels import STATISTICS
+
+            check_images(init_from, self.statistics, STATISTICS)
 
     @cached_property
     def image_data(self) -> ImageData:
@@ -216,16 +222,21 @@ class Config(DataRecipe):
             class_weights=weights,
         )
 
+    @property
+    def statistics(self) -> "Statistics":
+        """The means and deviations that normalize images."""
+        from trainer.models.pixels import STATISTICS
+
+        usual = "imagenet" if self.model.startswith("resnet") else "inception"
+        return STATISTICS[self.normalization or usual]
+
     def network(self, rngs: Any) -> "SmallCnn | ResNet | Vit":
         """The model that --model names."""
-        from trainer.models.pixels import STATISTICS
         from trainer.models.resnet import RESNETS, ResNet
         from trainer.models.small import SmallCnn
         from trainer.models.vit import VARIANTS, VITS, Vit
 
-        data, size = self.image_data, self.size
-        usual = "imagenet" if self.model in RESNETS else "inception"
-        statistics = STATISTICS[self.normalization or usual]
+        data, size, statistics = self.image_data, self.size, self.statistics
         if self.model == "cnn":
             shape = (size, size, data.channels)
             return SmallCnn(data.num_classes, shape, rngs, self.widths, statistics=statistics)
