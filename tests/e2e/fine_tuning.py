@@ -11,14 +11,14 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-MANY = CLASSES[:6]
+FEW = CLASSES[6:]
 TRAINED_ON, HELD_OUT = 25, 250  # of each class of the small set
 STEPS, SEEDS = ("1500", "150"), ("0", "1", "2")
 MARGIN = 0.05  # the least that every seed must gain; seeds 0 to 2 gained 6 to 9 points
@@ -32,19 +32,23 @@ def photographs(package: Path, files: str, labels: str) -> Iterator[tuple[str, I
             yield CLASSES[next(numbers)], Image.fromarray(row.reshape(32, 32, 3))
 
 
-def write_folders(package: Path, raw: Path) -> None:
-    """Class folders in raw/many, raw/few/train and raw/few/validation."""
+def write_folders(
+    package: Path, raw: Path, few: Sequence[str], trained_on: int, held_out: int
+) -> None:
+    """Class folders in raw/many, raw/few/train and raw/few/validation.
+
+    few: the classes of the small set. trained_on, held_out: photographs of each of these."""
     written = Counter[str]()
     for split, files, labels in (
         ("train", "data_batch_*.png", "train_lables.json"),
         ("validation", "test_batch.png", "test_lables.json"),
     ):
-        most = TRAINED_ON if split == "train" else HELD_OUT
+        most = trained_on if split == "train" else held_out
         for name, image in photographs(package, files, labels):
-            if name in MANY and split == "validation":
+            if name not in few and split == "validation":
                 continue
-            folder = raw / ("many" if name in MANY else f"few/{split}") / name
-            if name not in MANY and written[str(folder)] == most:
+            folder = raw / (f"few/{split}" if name in few else "many") / name
+            if name in few and written[str(folder)] == most:
                 continue
             folder.mkdir(parents=True, exist_ok=True)
             image.save(folder / f"{written[str(folder)]:05d}.png", compress_level=1)
@@ -66,19 +70,28 @@ def accuracy(shards: Path, workdir: Path, steps: str, *flags: object) -> float:
     return result["accuracy"]
 
 
-def main() -> None:
-    """Exit code 1 unless fine-tuning is better by MARGIN with every seed."""
+def prepared(text: str | None, few: Sequence[str], trained_on: int, held_out: int) -> Path:
+    """The directory of the command line, now with raw data and shards of both sets.
+
+    text: for --help. Others: see write_folders."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=text, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("package", type=Path, help="where the photographs were unpacked")
     parser.add_argument("directory", type=Path, help="a directory to be made")
     args = parser.parse_args()
-    raw, shards, runs = (args.directory / name for name in ("raw", "shards", "runs"))
-    write_folders(args.package, raw)
+    raw, shards = (args.directory / name for name in ("raw", "shards"))
+    write_folders(args.package, raw, few, trained_on, held_out)
     converting = ("converters.image_folder_to_gcs", "--raw-data-dir")
     run(*converting, raw / "many", "--validation-fraction", 0.05, "--output", shards / "many")
     run(*converting, raw / "few", "--output", shards / "few")
+    return args.directory
+
+
+def main() -> None:
+    """Exit code 1 unless fine-tuning is better by MARGIN with every seed."""
+    directory = prepared(__doc__, FEW, TRAINED_ON, HELD_OUT)
+    shards, runs = directory / "shards", directory / "runs"
     accuracy(shards / "many", runs / "many", STEPS[0])
     tuned, fresh = [], []
     for seed in SEEDS:
@@ -86,9 +99,7 @@ def main() -> None:
         # the classes differ, so the head is new
         flags = ("--init-from", runs / "many", "--seed", seed)
         tuned.append(accuracy(shards / "few", runs / f"tuned{seed}", STEPS[1], *flags))
-    print(
-        f"fine-tuned: {tuned}; from nothing: {fresh}, of {HELD_OUT * (len(CLASSES) - len(MANY))} photographs"
-    )
+    print(f"fine-tuned: {tuned}; from nothing: {fresh}, of {HELD_OUT * len(FEW)} photographs")
     if min(np.subtract(tuned, fresh)) < MARGIN:
         sys.exit(f"fine-tuning must be better by {MARGIN} with every seed")
 

