@@ -1,5 +1,6 @@
 """Typical mistakes of a first day: each is exit code 2 and one line, which states the remedy. Nothing is written."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -94,6 +95,8 @@ COMMAND_LINES = {
     "train images --data-dir nowhere --workdir work": r"there is no such directory\. Give the output of a conversion",
     f"{IMAGES} --train-split tain": r"no split 'tain'\. Did you mean 'train'\?",
     f"{IMAGES} --init-from file": r"'file' is not a checkpoint\. Give .* Pickles, such as \.pt and \.bin, are never read",
+    f"{IMAGES} --init-from parts": r"--init-from='parts' has no model-00002-of-00002\.safetensors, one of 2 parts\. Give",
+    f"{IMAGES} --init-from described --model resnet18": r"the weights expect .* Set --normalization=inception\.",
     f"{IMAGES} --init-from none.safetensors": r"--init-from='none\.safetensors' does not exist\. Give a work directory",
     f"{IMAGES} --lr 0.1": r"--lr\. Did you mean --learning-rate\?",
     f"{IMAGES} --epochs 3": r"Did you mean --max-epochs\?",
@@ -224,6 +227,11 @@ def things(tmp_path_factory, digits):
     here = tmp_path_factory.mktemp("first") / "day"
     (here / "empty").mkdir(parents=True)
     (here / "file").write_text("not a dataset")
+    for name, file in (("parts", "model-00001-of-00002"), ("described", "model")):
+        (here / name).mkdir()
+        (here / name / f"{file}.safetensors").touch()
+    page = {"mean": [0.5] * 3, "std": [0.5] * 3}
+    (here / "described/config.json").write_text(json.dumps(page))
     RawImageFolder(here / "classes").write()
     shutil.copytree(next(path for path in sorted((here / "classes").iterdir())), here / "flat")
     (here / "table").mkdir()

@@ -70,19 +70,28 @@ def accuracy(shards: Path, workdir: Path, steps: str, *flags: object) -> float:
     return result["accuracy"]
 
 
-def main() -> None:
-    """Exit code 1 unless fine-tuning is better by MARGIN with every seed."""
+def prepared(text: str | None, few: Sequence[str], trained_on: int, held_out: int) -> Path:
+    """The directory of the command line, now with raw data and shards of both sets.
+
+    text: for --help. Others: see write_folders."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=text, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("package", type=Path, help="where the photographs were unpacked")
     parser.add_argument("directory", type=Path, help="a directory to be made")
     args = parser.parse_args()
-    raw, shards, runs = (args.directory / name for name in ("raw", "shards", "runs"))
-    write_folders(args.package, raw, FEW, TRAINED_ON, HELD_OUT)
+    raw, shards = (args.directory / name for name in ("raw", "shards"))
+    write_folders(args.package, raw, few, trained_on, held_out)
     converting = ("converters.image_folder_to_gcs", "--raw-data-dir")
     run(*converting, raw / "many", "--validation-fraction", 0.05, "--output", shards / "many")
     run(*converting, raw / "few", "--output", shards / "few")
+    return args.directory
+
+
+def main() -> None:
+    """Exit code 1 unless fine-tuning is better by MARGIN with every seed."""
+    directory = prepared(__doc__, FEW, TRAINED_ON, HELD_OUT)
+    shards, runs = directory / "shards", directory / "runs"
     accuracy(shards / "many", runs / "many", STEPS[0])
     tuned, fresh = [], []
     for seed in SEEDS:

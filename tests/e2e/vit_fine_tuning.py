@@ -7,17 +7,15 @@ and better than from nothing.
 It is a small one, trained on the photographs of eight classes of CIFAR-10. For the other two, the plain program crops,
 mirrors, trains and evaluates without infeed."""
 
-import argparse
 import json
 import math
 import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import plain_vit
-from fine_tuning import run, write_folders
+from fine_tuning import prepared
 from PIL import Image
 from safetensors.numpy import load_file, save_file
 
@@ -125,20 +123,11 @@ def cropped(picture, rng):
 
 def main():
     """Exit code 1 unless the means of both fine-tunings agree, and are better than from nothing."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("package", type=Path, help="where the photographs were unpacked")
-    parser.add_argument("directory", type=Path, help="a directory to be made")
-    args = parser.parse_args()
-    raw, shards, runs = (args.directory / name for name in ("raw", "shards", "runs"))
-    write_folders(args.package, raw, TWO, TRAINED_ON, HELD_OUT)
-    converting = ("converters.image_folder_to_gcs", "--raw-data-dir")
-    run(*converting, raw / "many", "--validation-fraction", 0.05, "--output", shards / "many")
-    run(*converting, raw / "few", "--output", shards / "few")
+    directory = prepared(__doc__, TWO, TRAINED_ON, HELD_OUT)
+    shards, runs = directory / "shards", directory / "runs"
     VITS["vit_ti16"] = SHAPE
     print("of eight classes:", trained(shards / "many", runs / "many", learning_rate=1e-3))
-    weights = args.directory / "many.safetensors"
+    weights = directory / "many.safetensors"
     checkpoint = open_weights(str(runs / "many"))
     save_file({name: checkpoint.read(name) for name in checkpoint.arrays}, weights)
     few = shards / "few"
@@ -149,7 +138,7 @@ def main():
             )
             for seed in SEEDS
         ],
-        "plain": [plain(raw / "few", weights, seed) for seed in SEEDS],
+        "plain": [plain(directory / "raw/few", weights, seed) for seed in SEEDS],
         "from nothing": [
             trained(few, runs / f"fresh{seed}", seed=seed, learning_rate=RATE) for seed in SEEDS
         ],

@@ -36,13 +36,13 @@ def export_weights(
     the step of the checkpoint.
 
     checkpoint_path: a work directory, or one checkpoint in it, <workdir>/checkpoints/<step>; both
-    may be in a bucket, and so may output. names: "own" are those that --init-from and
-    get_variable_names have; or those of a library that has this model, in its layout. step: a
-    number, or "best" by keep_best; default: the newest. model: the parameters as trained ("params")
-    or the averaged ones ("ema"); default: those that evaluations use. The file's metadata have as
-    "infeed" a JSON object with step, model, class names, and the metrics of the model's evaluation,
-    with its data and whether it is proven. Raises OptionError for a file that exists and for names
-    of another model, CheckpointError for a checkpoint that is missing or damaged."""
+    may be in a bucket, and so may output. names: "own" are those of --show-state; or those of a
+    library that has this model, in its layout. step: a number, or "best" by keep_best; default: the
+    newest. model: the parameters as trained ("params") or the averaged ones ("ema"); default: those
+    that evaluations use. The file's metadata have as "infeed" a JSON object with step, model, class
+    names, and the metrics of the model's evaluation, with its data and whether it is proven. Raises
+    OptionError for a file that exists and for names of another model, CheckpointError for a
+    checkpoint that is missing or damaged."""
     from safetensors.numpy import save  # not needed to list checkpoints
 
     storage = open_storage(output)
