@@ -231,7 +231,7 @@ def test_half_precision_and_another_number_of_classes_are_loaded(tmp_path, caplo
     half = {name: array.astype(np.float16) for name, array in TIMM.items()}
     save_file(half, tmp_path / "model.safetensors")
     arrays = loaded(tmp_path / "model.safetensors", VIT, classes=7)
-    assert "it has F16 [5] head/bias, the model float32 [7], so the head is new" in caplog.text
+    assert "its head/bias is F16 [5], the model's float32 [7], so the head is new" in caplog.text
     assert "model.safetensors: ViT of timm\n" in caplog.text
     assert not {"head/kernel", "head/bias"} & arrays.keys()
     np.testing.assert_array_equal(arrays["norm/scale"], half["norm.weight"])
