@@ -243,9 +243,10 @@ def test_a_table_of_the_users_own_is_taken(tmp_path):
         OptionError, match=r"'layers/up'.*: theirs must have as many \* as ours, or"
     ):
         Row("a.*.*", "layers/up")
-    rows = (Row("w.*", "layers/*", 1, 1), Row("b", "head/bias"))
+    rows = (Row("w.*", "layers/*", 1, 1), Row("b", "head/bias"), Row("scale.*", "scales"))
     mapping = WeightMapping("mine", rows)
     model = {"layers/up": np.arange(6.0).reshape(2, 3), "head/bias": np.ones(3)}
+    model["scales"] = np.arange(2.0)  # of layers
     written = as_theirs(mapping, model)
     np.testing.assert_array_equal(written["w.up"], model["layers/up"].T)
     save_file(written, tmp_path / "model.safetensors")
