@@ -235,7 +235,7 @@ def plan_loading(config: WarmStart, like: TrainState, new_head: bool = False) ->
         log.info("init_from %s: %s", weights.path, mapping.name)
         there, here = (arrays.get(HEAD_BIAS) for arrays in (weights.arrays, model))
         if here and (there is None or there.shape != here.shape):
-            new_head, why = True, f"it has {there or 'no'} {HEAD_BIAS}, the model {here}"
+            new_head, why = True, f"its {HEAD_BIAS} is {there or 'missing'}, the model's {here}"
     if new_head and any(name.startswith(HEAD) for name in model):
         log.info("init_from %s: %s, so the head is new", weights.path, why)
         config = replace(config, init_exclude=(*config.init_exclude, f"{HEAD}*"))

@@ -87,13 +87,13 @@ def as_ours(weights: Weights, mapping: WeightMapping, model: Mapping[str, Array]
     def read(name: str) -> np.ndarray:
         place = places[name]
         numbers = [weights.read(theirs) for theirs in place.theirs]
-        ours = np.empty(model[name].shape, numbers[0].dtype)
+        ours = np.empty(model[name].shape, np.result_type(*numbers))
         for layer, theirs in zip(_layers(place.row, ours), numbers, strict=True):
             if place.row.kind == "positions":
                 layer[...] = _resized(theirs, layer.shape)
             else:
-                size = len(theirs) // place.parts
-                place.row.view(layer)[...] = theirs[place.part * size :][:size]
+                parts = np.split(theirs, place.parts) if place.parts > 1 else [theirs]
+                place.row.view(layer)[...] = parts[place.part]
         return ours
 
     return Weights(weights.path, arrays, read)

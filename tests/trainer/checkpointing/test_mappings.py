@@ -231,7 +231,7 @@ def test_half_precision_and_another_number_of_classes_are_loaded(tmp_path, caplo
     half = {name: array.astype(np.float16) for name, array in TIMM.items()}
     save_file(half, tmp_path / "model.safetensors")
     arrays = loaded(tmp_path / "model.safetensors", VIT, classes=7)
-    assert "it has F16 [5] head/bias, the model float32 [7], so the head is new" in caplog.text
+    assert "its head/bias is F16 [5], the model's float32 [7], so the head is new" in caplog.text
     assert "model.safetensors: ViT of timm\n" in caplog.text
     assert not {"head/kernel", "head/bias"} & arrays.keys()
     np.testing.assert_array_equal(arrays["norm/scale"], half["norm.weight"])
@@ -243,9 +243,10 @@ def test_a_table_of_the_users_own_is_taken(tmp_path):
         OptionError, match=r"'layers/up'.*: theirs must have as many \* as ours, or"
     ):
         Row("a.*.*", "layers/up")
-    rows = (Row("w.*", "layers/*", 1, 1), Row("b", "head/bias"))
+    rows = (Row("w.*", "layers/*", 1, 1), Row("b", "head/bias"), Row("scale.*", "scales"))
     mapping = WeightMapping("mine", rows)
     model = {"layers/up": np.arange(6.0).reshape(2, 3), "head/bias": np.ones(3)}
+    model["scales"] = np.arange(2.0)  # of layers
     written = as_theirs(mapping, model)
     np.testing.assert_array_equal(written["w.up"], model["layers/up"].T)
     save_file(written, tmp_path / "model.safetensors")
