@@ -46,6 +46,7 @@ def source(
     Raises: as open_dataset; OptionError for random ops, and for files that can only be read from
     their front; OptionError or SchemaError for options that do not suit the data."""
     records = open_dataset(data, split)
+    records.info.check_numbers()
     check_sizes(records.num_records, 1)
     decoder = Decoder(records.layout, 1, ops=ops, keys=keys)
     opened = GrainSource(records, decoder, ops)

@@ -75,6 +75,7 @@ def examples(
     Raises: as open_dataset; OptionError for other files, and for keys that the records do not have;
     EmptySplitError for endless epochs of no record, where there are more hosts than records."""
     records = open_dataset(data, split)
+    records.info.check_numbers()
     check_number("window_records", window_records, at_least=1)
     check_number("epochs", epochs, at_least=1)
     if epochs is None and not shuffle:

@@ -110,7 +110,8 @@ class Dataset:
         """The records as a sequence of dicts with these features. None: with all that the records
         have.
 
-        Raises OptionError for an unknown key."""
+        Raises OptionError for an unknown key, and for several datasets that number classes
+        differently."""
         return Examples(self, keys)
 
     def read(self, groups: Groups, ahead_bytes: int = 0) -> Reading:
@@ -168,6 +169,7 @@ class Examples:
     SchemaError naming a record that does not match the layout."""
 
     def __init__(self, dataset: Dataset, keys: Iterable[str] | None = None) -> None:
+        dataset.info.check_numbers()
         self.dataset = dataset
         self._parser = RecordParser(dataset.layout, keys)
 

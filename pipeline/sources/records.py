@@ -155,6 +155,12 @@ class RecordsInfo:
         find = self.find_crc_sum or partial(sum_of_crcs, self.crcs, range(self.num_records))
         return find()
 
+    def check_numbers(self) -> None:
+        """Raises OptionError if several sources number classes or categories differently: their
+        numbers mean nothing together."""
+        if len(self.source_starts) > 2:
+            _ = self.description
+
     @cached_property
     def copies(self) -> Mapping[str, int] | None:
         """How many of the records are also in each other split, by split; None if not known. Raises

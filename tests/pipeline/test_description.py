@@ -13,6 +13,7 @@ from pipeline.datasets import eval_dataset, mixture, open_dataset, train_dataset
 from pipeline.decoding.columns import Ragged, renumbered
 from pipeline.description import Description, renumberings
 from pipeline.errors import OptionError, SchemaError
+from pipeline.grain import source
 from pipeline.raw.cells import MISSING
 from pipeline.shards.schema import ColumnStatistics, Feature, Labels, Schema
 from pipeline.sources.in_memory import ExampleRecords
@@ -118,7 +119,11 @@ def test_data_that_are_read_together_number_their_classes_alike():
         eval_dataset([ours, ours], global_batch=2, keys=["kind"]).info.description.labels
         == ours.info.labels
     )
-    assert open_dataset([ours, theirs]).labels is None  # to look at, they can be opened
+    both = open_dataset([ours, theirs])
+    assert both.labels is None  # to look at, they can be opened
+    for read in (lambda: both.examples(["kind"]), lambda: source([ours, theirs])):
+        with pytest.raises(OptionError, match=told):
+            read()
 
 
 def test_a_warm_start_takes_the_targets_kind_from_the_data():

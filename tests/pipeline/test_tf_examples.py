@@ -22,7 +22,9 @@ from pipeline.hosts import ONE_HOST, Hosts
 from pipeline.inputs.tf_examples import host_counts
 from pipeline.ops import DecodeJpeg
 from pipeline.shards.frames import frame, read_frames
+from pipeline.shards.schema import Feature, Labels, Schema
 from pipeline.shards.split_index import INDEX_HEADER_BYTES, INDEX_ROW_BYTES
+from pipeline.sources.in_memory import ExampleRecords
 from pipeline.tf_cpu import tf
 
 SIZES = (9, 0, 4, 7, 1, 5, 6, 8)
@@ -300,3 +302,13 @@ def test_keras_fits_and_evaluates_on_it(numbers_of):
     predicted = model.predict(inputs[:, None], verbose=0)[:, 0]
     assert error == pytest.approx(np.abs(predicted - inputs).mean(), rel=1e-4)
     assert loss < 1e-2
+
+
+def test_datasets_that_number_their_classes_differently_are_refused():
+    schema = Schema("rows", {"kind": Feature("int64")})
+    both = [
+        ExampleRecords("rows", schema, [{"kind": 0}, {"kind": 1}], Labels("kind", 0, names))
+        for names in (("cat", "dog"), ("dog", "cat"))
+    ]
+    with pytest.raises(OptionError, match="number the classes of 'kind' differently"):
+        tf_data.examples(both)
