@@ -74,8 +74,14 @@ class Epoch:
     def check(self, counts: np.ndarray | None = None) -> Counted:
         """What the epoch counted. EvaluationError unless that is what is due.
 
-        counts: the sum over all processes; default: this one's."""
-        return check_counts(self._info, self.counts if counts is None else counts)
+        counts: int64 [3], the sum over all processes; default: this one's. InputError for another
+        shape."""
+        counts = self.counts if counts is None else np.asarray(counts)
+        if counts.shape != self.counts.shape:
+            raise InputError(
+                f"counts has the shape {[*counts.shape]}; it must be [3], the sum over processes."
+            )
+        return check_counts(self._info, counts)
 
 
 def check_counts(

@@ -59,6 +59,10 @@ class Program:
         # of the position that was saved or restored last
         self.iterator_state: IteratorState | None = None
 
+    def __iter__(self) -> "ProgramBatches":
+        """The batches from the start."""
+        return self.batches(self.info.start or 0)
+
     def batches(self, position: int, /) -> "ProgramBatches":
         """The batches after that many, which are read and dropped first: all of them, or the last
         one if the program's iterator can go there.

@@ -11,7 +11,7 @@ import infeed
 from infeed import Epoch
 from pipeline.datasets import eval_dataset
 from pipeline.errors import EvaluationError, InputError, OptionError
-from pipeline.grain import source
+from pipeline.grain import evaluation_batches, source
 from pipeline.hosts import Hosts
 
 X = np.arange(37, dtype=np.float32)
@@ -88,6 +88,8 @@ def test_grain_counts_what_its_workers_shuffled():
     records = source({"x": X})
     shuffled = grain.MapDataset.source(records).shuffle(seed=1).batch(8)
     assert checked(records, [shuffled.to_iter_dataset()]).proven
+    padded = evaluation_batches(grain.MapDataset.source(records), 8, records=records)
+    assert checked(padded, [padded]).proven
     with pytest.raises(EvaluationError, match="counted 36 records; the split has 37"):
         checked(records, [grain.MapDataset.source(records)[1:].batch(8).to_iter_dataset()])
 
@@ -125,4 +127,6 @@ def test_data_without_an_epoch_and_batches_without_proof_are_refused():
         epoch.add({"x": X})
     with pytest.raises(InputError, match=r"_crc has the shape \[2\], _mask \[3\] and _index \[2\]"):
         epoch.add({"_crc": X[:2], "_mask": X[:3]})
+    with pytest.raises(InputError, match=r"counts has the shape \[2, 3\]; it must be \[3\]"):
+        epoch.check([epoch.counts] * 2)
     assert epoch.counts.tolist() == [0, 0, 0]
