@@ -66,7 +66,9 @@ def main(directory: str) -> None:
     pdoc.render.env.filters["to_html"] = lambda text: to_html(
         re.sub(r"<(\w+)>", r"&lt;\1>", text.partition("\n\nAttributes:\n")[0])
     )
-    pdoc.pdoc(*MODULES, output_directory=Path(directory))
+    # with a package come its modules
+    pages = [name for name in MODULES if name.rpartition(".")[0] not in MODULES]
+    pdoc.pdoc(*pages, output_directory=Path(directory))
 
 
 def undocumented(module: Any) -> list[str]:
