@@ -8,6 +8,7 @@ import pytest
 
 from pipeline.errors import OptionError
 from trainer.callbacks import WandbCallback
+from trainer.checkpoints import export_weights
 
 PROGRAM = """
     import sys
@@ -55,3 +56,6 @@ def test_without_the_package_the_error_names_the_command_that_installs_it(monkey
         OptionError, match=r"WandbCallback needs the package wandb: pip install -e '"
     ):
         WandbCallback(str(tmp_path))
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    with pytest.raises(OptionError, match=r"need the package safetensors: pip install -e '"):
+        export_weights(str(tmp_path), str(tmp_path / "model.safetensors"))

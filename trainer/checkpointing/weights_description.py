@@ -33,7 +33,8 @@ def check_images(init_from: str, used: Any, known: Mapping[str, Any]) -> None:
             continue
         size = page.get("input_size", page.get("size"))
         mean, std = file.typed(stated, tuple[Rgb, Rgb])
-        expected = f"images of size {size}, mean {list(mean)} and deviation {list(std)}"
+        # whatever the file has there, on one line
+        expected = f"images of size {size!r:.60}, mean {list(mean)} and deviation {list(std)}"
         log.info("init_from %s: %s describes %s", init_from, path, expected)
         names = [name for name in known if np.allclose((mean, std), known[name], atol=1e-3)]
         if not np.allclose((mean, std), used, atol=1e-3):

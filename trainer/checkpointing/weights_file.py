@@ -6,6 +6,7 @@ from typing import Any
 
 from pipeline.checks import check_choice
 from pipeline.errors import CheckpointError, OptionError
+from pipeline.packages import how_to_install
 from pipeline.shards.typed_json import JsonFile
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join, read_file
@@ -43,8 +44,11 @@ def export_weights(
     names, and the metrics of the model's evaluation, with its data and whether it is proven. Raises
     OptionError for a file that exists and for names of another model, CheckpointError for a
     checkpoint that is missing or damaged."""
-    from safetensors.numpy import save  # not needed to list checkpoints
-
+    try:
+        from safetensors.numpy import save  # not needed to list checkpoints
+    except ImportError as error:
+        remedy = how_to_install("train")
+        raise OptionError(f"weights need the package safetensors: {remedy}") from error
     storage = open_storage(output)
     exists = OptionError(f"{output} exists. Remove it, or give another name.")
     if not output.endswith(".safetensors"):

@@ -49,6 +49,7 @@ def test_weights_without_a_description_are_taken_as_they_are(tmp_path):
     ("page", "text"),
     [
         (CLIP, r"No normalization= is theirs\."),
+        (CLIP | {"size": "2\x1b[31m\n" * 99}, r"of size '2\\x1b\[31m\\n.{,60}, mean"),
         ("{", r"config\.json is not JSON: .* Copy it again, or remove it"),
         ([1], r"config\.json: .*expected object"),
         ({"pretrained_cfg": 1}, r"config\.json: it is 1: expected object, got int"),
