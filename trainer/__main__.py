@@ -106,7 +106,7 @@ def _run(kind: "type[Recipe]", name: str, options: Sequence[str]) -> None:
     from trainer.hosts.joining import join
 
     recipe, devices, distributed = parsed(kind, options, f"{program('trainer')} {name}")
-    recipe = as_trained(recipe, name, options)
+    recipe, options = as_trained(recipe, name, options)
     alone = distributed.coordinator_address is None
     if alone:  # one of several hosts may fail alone, and has to tell the others
         _check(recipe)

@@ -56,6 +56,10 @@ class Recipe(ABC):
     """Those of a subclass's fields that --help shows. Default: all; --help-all shows them
     anyway."""
 
+    found_fields: ClassVar[Sequence[str]] = ()
+    """Those that `found` may set. A run that resumes has its own values, unless options give
+    others."""
+
     mode: Literal["train", "evaluate", "evaluate-continuously", "predict", "export", "sample"] = (
         "train"
     )
@@ -112,6 +116,21 @@ class Recipe(ABC):
         if not self.checkpoint_path:
             return self.trainer.workdir
         return find_elsewhere(self.checkpoint_path).workdir
+
+    @property
+    def begins(self) -> bool:
+        """Whether this trains a new model: its first values are those of init_from, if given."""
+        from trainer.checkpointing.listing import finished_steps
+
+        config = self.trainer
+        return self.mode == "train" and not (
+            finished_steps(config.workdir) and not config.fast_dev_run
+        )
+
+    def found(self) -> Mapping[str, Any]:
+        """Values for found_fields in a run that begins, from files with the weights of init_from.
+        The command sets those that no option gives. Default: none."""
+        return {}
 
     @property
     def run(self) -> Run | None:
@@ -175,7 +194,7 @@ class Recipe(ABC):
         that is not a checkpoint, for a checkpoint_path without one or with another mode, and for an
         export_path where exports cannot be."""
         from pipeline.pages.page import check_page
-        from trainer.checkpointing.listing import check_checkpoint, finished_steps
+        from trainer.checkpointing.listing import check_checkpoint
         from trainer.checkpointing.warm_start_finding import find_checkpoint
         from trainer.serving.publishing import check_place
 
@@ -195,9 +214,8 @@ class Recipe(ABC):
                 "mode=sample: this recipe generates nothing. The recipes char_lm and byte_lm do, "
                 "and so does one of your own with a method samples(self, trainer)."
             )
-        init_from = self.warm_start.init_from
-        if init_from and trains and not finished_steps(workdir):
-            find_checkpoint(init_from)
+        if self.begins and self.warm_start.init_from:
+            find_checkpoint(self.warm_start.init_from)
         if self.checkpoint_path is not None:
             if self.mode not in ("evaluate", "predict", "export", "sample"):
                 raise OptionError(

@@ -39,12 +39,15 @@ def test_on_eight_devices_with_fsdp_and_rematerialization_it_trains_as_on_one(ru
 
 
 SHAPE = VitShape(2, 16, 2)
-OPTIONS = "--model vit_s16 --vit big_vision --patch 8 --size 32 --normalization imagenet"
+OPTIONS = "--model vit_s16 --vit big_vision --patch 8"
 
 
 @pytest.fixture(scope="module")
 def tuned(digits, tmp_path_factory):
-    """The file of weights, and the run whose head was trained on digits and exported."""
+    """The file of weights, and the run whose head was trained on digits and exported.
+
+    The size and the normalization of the images are what a file beside the weights states. The run resumes without it.
+    """
     directory = tmp_path_factory.mktemp("tuned")
     model = Vit(
         VitShape(2, 16, 2, patch=8, **VARIANTS["big_vision"]),
@@ -56,18 +59,24 @@ def tuned(digits, tmp_path_factory):
     leaves = nnx.to_flat_state(nnx.state(model, nnx.Param))
     arrays = {"/".join(map(str, path)): np.asarray(leaf.get_value()) for path, leaf in leaves}
     save_file(arrays, directory / "vit.safetensors")
+    mean, std = STATISTICS["imagenet"]
+    description = directory / "config.json"
+    description.write_text(json.dumps({"input_size": [3, 32, 32], "mean": mean, "std": std}))
     data = ["--data-dir", str(digits[1]), "--workdir", f"{directory}/run"]
     training = f"--init-from {directory}/vit.safetensors --init-exclude head/* --freeze [!h]*"
-    training += f" --learning-rate 0.2 --max-steps 20 --export-path {directory}/export"
+    command = ["images", *data, *OPTIONS.split(), *training.split(), "--learning-rate=0.2"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(VITS, "vit_s16", SHAPE)
-        assert main(["images", *data, *OPTIONS.split(), *training.split()]) == 0
+        assert main([*command, "--max-steps=10"]) == 0
+        description.unlink()
+        assert main([*command, "--max-steps=20", f"--export-path={directory}/export"]) == 0
         assert main(["images", *data, "--mode=predict"]) == 0  # with the options of the run
         yield directory, load(f"{directory}/run")
 
 
 def test_only_the_head_is_trained(tuned):
     directory, model = tuned
+    assert (model.recipe.size, model.recipe.normalization) == (32, "imagenet")
     for name, array in load_file(directory / "vit.safetensors").items():
         assert np.array_equal(model.variables.params[name], array) != name.startswith("head")
 

@@ -14,6 +14,7 @@ VIT = VitShape(2, 24, 3, patch=4)
 NARROW = ResNetShape((1, 1, 1, 1), (4, 8, 16, 32))
 FILES = {
     "timm_vit": VIT,
+    "timm_avg_vit": replace(VIT, pooling="patches"),
     "transformers_vit": replace(VIT, epsilon=1e-12),
     "resnet_basic": replace(NARROW, block=BASIC),
     "resnet_bottleneck": replace(NARROW, block=BOTTLENECK),

@@ -101,11 +101,16 @@ class WeightMapping:
                     theirs = [filled(row.theirs, each + match.groups()) for each in layers]
                     yield Place(row, name, theirs, joined.index(row), len(joined))
 
-    def covers(self, model: Mapping[str, Any]) -> bool:
-        """Whether it has rows for all arrays of a model, and the model all that it has."""
+    def names_all(self, names: Iterable[str]) -> bool:
+        """Whether all of these are names of theirs, for a model of any depth."""
+        patterns = [expression(row.theirs) for row in self.rows]
+        return all(any(each.fullmatch(name) for each in patterns) for name in names)
+
+    def differences(self, model: Mapping[str, Any]) -> set[str]:
+        """The arrays of a model without a row, and those of the rows that the model has not."""
         known = {place.ours for place in self.places(model)}
         own = {row.ours for row in self.rows if "*" not in row.ours}
-        return known == model.keys() and own <= known
+        return (own | model.keys()) - known
 
 
 def _dense(theirs: str, ours: str, inputs: int = 1, outputs: int = 1) -> Iterator[Row]:
@@ -157,9 +162,10 @@ _TIMM = (
     *_norm("blocks.*.norm2", "layers/norms/dense"),
     *_dense("blocks.*.mlp.fc1", "layers/up"),
     *_dense("blocks.*.mlp.fc2", "layers/down"),
-    *_norm("norm", "norm"),
     *_dense("head", "head"),
 )
+_TOKEN, _NORM = Row("cls_token", "token"), (*_norm("norm", "norm"),)
+_AVG = _norm("fc_norm", "pooled_norm")
 _POOLER = (Row(f"pooler.dense.{name}", "norm/bias", kind="unread") for name in ("weight", "bias"))
 _RESNET = (
     *_conv_norm("conv1", "bn1", "stem"),
@@ -168,8 +174,9 @@ _RESNET = (
     *_dense("fc", "head"),
 )
 MAPPINGS = (
-    WeightMapping("ViT of timm without a class token", _TIMM, ("timm",)),
-    WeightMapping("ViT of timm", (Row("cls_token", "token"), *_TIMM), ("timm",)),
+    WeightMapping("ViT of timm without a class token", (*_TIMM, *_NORM), ("timm",)),
+    WeightMapping("ViT of timm", (_TOKEN, *_TIMM, *_NORM), ("timm",)),
+    WeightMapping("ViT of timm with global_pool='avg'", (_TOKEN, *_TIMM, *_AVG), ("timm",)),
     WeightMapping("ViT of transformers", (*_transformers("vit."),), ("transformers",)),
     WeightMapping("ViT of transformers without a head", (*_transformers(""), *_POOLER)),
     WeightMapping("ResNet of timm and torchvision", _RESNET, ("timm", "torchvision")),

@@ -12,9 +12,10 @@ from typing import Literal, NamedTuple, TypeVar
 
 from pipeline.checks import check_patterns, did_you_mean, matches
 from pipeline.errors import CheckpointError, OptionError, StorageError
+from pipeline.shards.typed_json import FileName, Json, JsonFile
 from pipeline.sizes import counted
 from pipeline.storage.schemes import is_remote, open_storage
-from pipeline.storage.storage import Storage, join
+from pipeline.storage.storage import Storage, join, read_file
 from trainer.checkpointing.contents import contents_path
 from trainer.checkpointing.listing import check_files, checkpoints_directory, finished_steps
 from trainer.checkpointing.mappings import filled
@@ -27,6 +28,7 @@ ALLOWED = (
     ".bin, are never read: save their arrays with safetensors."
 )
 
+INDEX = "model.safetensors.index.json"  # of transformers and timm
 PART = re.compile(r"(.*)-(\d+)-of-(\d+)\.safetensors")
 
 T = TypeVar("T")
@@ -60,10 +62,11 @@ def find_checkpoint(path: str) -> Found:
         return Found("orbax", directory)
     files, directories = _entries(storage, path)
     checkpoint = None
-    parts = sorted(join(path, name) for name in files if name.endswith(".safetensors"))
-    if parts or (path.endswith(".safetensors") and storage.exists(path)):
-        checkpoint = Found("safetensors", path, tuple(parts or [path]))
-        _check_parts(path, checkpoint.files)
+    parts = {join(path, name) for name in files if name.endswith(".safetensors")}
+    if path.endswith(".safetensors") and not parts and storage.exists(path):
+        parts = {path}
+    if parts:
+        checkpoint = Found("safetensors", path, _belonging(path, parts, INDEX in files))
     elif "checkpoint" in files or storage.exists(f"{path}.index"):
         checkpoint = Found("tensorflow", path)
     if checkpoint and is_remote(path):
@@ -81,18 +84,25 @@ def find_checkpoint(path: str) -> Found:
     return checkpoint
 
 
-def _check_parts(path: str, files: Collection[str]) -> None:
-    """Raises OptionError if another part of one of these files is not among them."""
-    for file in files:
-        if match := PART.fullmatch(file):
-            name, number, count = match.groups()
-            for part in range(1, int(count) + 1):
-                other = f"{name}-{part:0{len(number)}}-of-{count}.safetensors"
-                if other not in files:
-                    raise OptionError(
-                        f"init_from={path!r} has no {other.rpartition('/')[2]}, one of "
-                        f"{int(count)} parts. Give a directory that has all of them."
-                    )
+def _belonging(path: str, files: Collection[str], indexed: bool) -> tuple[str, ...]:
+    """Those of the files to read: the ones that the index lists, or else all. Raises OptionError if
+    one that it lists, or another part of one of them, is not there."""
+    expected = set[str]()
+    if indexed:
+        index = JsonFile(join(path, INDEX), CheckpointError, "Copy it again, or remove it.")
+        page = index.read(read_file(open_storage(path), index.path) or "", Json)
+        names = index.typed(page.get("weight_map"), Mapping[str, FileName])
+        expected = {join(path, name) for name in names.values()}
+    for match in filter(None, map(PART.fullmatch, files)):
+        name, number, count = match.groups()
+        for part in range(1, int(count) + 1):
+            expected.add(f"{name}-{part:0{len(number)}}-of-{count}.safetensors")
+    if missing := sorted(expected.difference(files)):
+        raise OptionError(
+            f"init_from={path!r} has no {missing[0].rpartition('/')[2]}, one of {len(expected)} "
+            "parts. Give a directory that has all of them."
+        )
+    return tuple(sorted(expected if indexed else files))
 
 
 def _entries(storage: Storage, path: str) -> tuple[list[str], list[str]]:

@@ -18,6 +18,7 @@ from pipeline.packages import how_to_install
 from pipeline.storage.schemes import open_storage
 from trainer.checkpointing import warm_start_finding as finding
 from trainer.checkpointing.contents import check_tree
+from trainer.checkpointing.mappings import MAPPINGS
 from trainer.checkpointing.orbax_paths import as_checkpoint_error, orbax_path
 from trainer.checkpointing.warm_start import WarmStart
 from trainer.checkpointing.weights import Weights, as_ours, layouts_of, of_infeed, recognized
@@ -230,7 +231,8 @@ def plan_loading(config: WarmStart, like: TrainState, new_head: bool = False) ->
     remedy = f"Recognized for this model: {layouts}. Rename others with init_rename"
     why = "its classes differ from those of the data"
     if mapping:
-        remedy = f"These are weights of {mapping.name}: choose the model of their sizes"
+        theirs = next((each for each in MAPPINGS if each.names_all(weights.arrays)), mapping)
+        remedy = f"These are weights of {theirs.name}: choose the model of their sizes"
         weights = as_ours(weights, mapping, model)
         log.info("init_from %s: %s", weights.path, mapping.name)
         there, here = (arrays.get(HEAD_BIAS) for arrays in (weights.arrays, model))

@@ -52,7 +52,7 @@ def _names_below(top: str, names: Iterable[str]) -> dict[str, str]:
 
 def layouts_of(model: Mapping[str, Array]) -> list[WeightMapping]:
     """The published layouts of this model."""
-    return [mapping for mapping in MAPPINGS if mapping.covers(model)]
+    return [mapping for mapping in MAPPINGS if not mapping.differences(model)]
 
 
 def recognized(names: Set[str], model: Mapping[str, Array]) -> WeightMapping | None:

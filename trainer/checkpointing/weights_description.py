@@ -1,45 +1,90 @@
-"""What published weights say of the images that they expect, in a file of the same directory."""
+"""What the files that published weights come with state of the images and of the model."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pipeline.errors import CheckpointError, OptionError
-from pipeline.logs import logger
-from pipeline.shards.typed_json import JsonFile
+from pipeline.shards.typed_json import Json, JsonFile
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join, read_file
 
-FILES = ("config.json", "preprocessor_config.json")  # of timm, of transformers
+FILES = ("config.json", "preprocessor_config.json")  # of timm; both of transformers
+SIZES = ("input_size", "crop_size", "size", "image_size")
+HEADS = ("num_attention_heads", "num_heads")
 Rgb = tuple[float, float, float]
 
-log = logger("trainer")
+
+class Described(NamedTuple):
+    """What the files beside the weights of init_from state; None: nothing.
+
+    size: of a side of the images, in pixels. statistics: means and deviations of their channels.
+    heads: of each attention."""
+
+    init_from: str
+    size: int | None
+    statistics: tuple[Rgb, Rgb] | None
+    heads: int | None
+
+    def __str__(self) -> str:
+        stated = []
+        if self.size:
+            stated.append(f"images of {self.size} pixels")
+        if self.statistics:
+            mean, deviation = map(list, self.statistics)
+            stated.append(f"mean {mean} and deviation {deviation}")
+        if not stated:
+            return f"no {' or '.join(FILES)} states which images the weights expect"
+        return f"the weights expect {', '.join(stated)}"
+
+    def normalization(self, known: Mapping[str, Any]) -> str | None:
+        """The known statistics that are these, by name."""
+        return next((name for name in known if self._normalizes_as(known[name])), None)
+
+    def check(self, used: Any, heads: int | None, known: Mapping[str, Any]) -> None:
+        """Raises OptionError if a model with these statistics and heads is not that of the weights,
+        whose arrays would not show it."""
+        if self.statistics and not self._normalizes_as(used):
+            name = self.normalization(known)
+            remedy = f"Set normalization={name}" if name else "No normalization= is theirs"
+            raise OptionError(
+                f"init_from={self.init_from!r}: {self}, but the model's are {used[0]} and "
+                f"{used[1]}. {remedy}."
+            )
+        if heads and self.heads not in (None, heads):
+            raise OptionError(
+                f"init_from={self.init_from!r}: the weights have {self.heads} heads, and the model "
+                f"has {heads}, which the shapes of arrays do not show. Choose another model."
+            )
+
+    def _normalizes_as(self, statistics: Any) -> bool:
+        return self.statistics is not None and np.allclose(self.statistics, statistics, atol=1e-3)
 
 
-def check_images(init_from: str, used: Any, known: Mapping[str, Any]) -> None:
-    """Logs the images that weights expect, if a file describes them. Raises OptionError if they are
-    normalized otherwise than those of the model, CheckpointError for a damaged file.
-
-    used: means and deviations. known: those that normalization= can choose, by name."""
+def described(init_from: str) -> Described:
+    """What config.json or preprocessor_config.json states. Raises CheckpointError for a damaged
+    file."""
     is_file = init_from.endswith(".safetensors")
     directory = (init_from.rpartition("/")[0] or ".") if is_file else init_from
+    size = statistics = heads = None
     for path in (join(directory, name) for name in FILES):
         file = JsonFile(path, CheckpointError, "Copy it again, or remove it.")
-        page = file.read(read_file(open_storage(path), path) or "{}", dict[str, Any])
-        page = file.typed(page.get("pretrained_cfg", page), dict[str, Any])
+        page = file.read(read_file(open_storage(path), path) or "{}", Json)
+        for part in ("pretrained_cfg", "model_args"):  # of timm
+            page |= file.typed(page.get(part, {}), Json)
         stated = [page.get(key, page.get(f"image_{key}")) for key in ("mean", "std")]
-        if None in stated:
-            continue
-        size = page.get("input_size", page.get("size"))
-        mean, std = file.typed(stated, tuple[Rgb, Rgb])
-        # whatever the file has there, on one line
-        expected = f"images of size {size!r:.60}, mean {list(mean)} and deviation {list(std)}"
-        log.info("init_from %s: %s describes %s", init_from, path, expected)
-        names = [name for name in known if np.allclose((mean, std), known[name], atol=1e-3)]
-        if not np.allclose((mean, std), used, atol=1e-3):
-            remedy = f"Set normalization={names[0]}" if names else "No normalization= is theirs"
-            raise OptionError(
-                f"init_from={init_from!r}: the weights expect {expected} ({path}), but the model's "
-                f"are {used[0]} and {used[1]}. {remedy}."
-            )
+        if None not in stated:
+            statistics = statistics or file.typed(stated, tuple[Rgb, Rgb])
+        size = size or _side(next(filter(None, map(page.get, SIZES)), None))
+        heads = heads or next((n for key in HEADS if type(n := page.get(key)) is int), None)
+    return Described(init_from, size, statistics, heads)
+
+
+def _side(size: Any) -> int | None:
+    """Of square images, from a number, [channels, height, width] or {"height": ..., "width": ...};
+    None for anything else."""
+    if isinstance(size, dict | list):
+        sides = [*size.values()] if isinstance(size, dict) else size[1:]
+        size = sides[0] if sides and sides.count(sides[0]) == len(sides) else None
+    return size if type(size) is int else None

@@ -5,6 +5,7 @@ A work directory may be someone else's, and so may everything that its history n
 runs unless the user asks for its recipe, and no data are needed where the run kept a description of
 them."""
 
+import contextlib
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,44 +65,57 @@ def _recorded_recipe(command: Invocation, kind: type[Recipe], mode: str, **setti
     return replace(recipe, checkpoint_path=None, trainer=trainer)
 
 
-def as_trained(recipe: Recipe, name: str, options: Sequence[str]) -> Recipe:
-    """The recipe of this name with the options of the training, where it evaluates and `options` do
-    not have them.
+def as_trained(recipe: Recipe, name: str, options: Sequence[str]) -> tuple[Recipe, Sequence[str]]:
+    """The recipe of this name with values for what `options` leave out, and the options of the run
+    with them.
 
-    Other sizes may silently load a different model. A run that resumes keeps its own options; the
-    log says what has changed. Only the recipe's own fields count: the others say which
-    data are evaluated, and how. Of a recipe that is not infeed's, only numbers are taken: a text
-    may name a file or code, and the history may be anyone's."""
+    A run that begins has what the recipe finds, one that resumes the same of its own: the options
+    that it records suffice later, without the files that were found. Evaluations have all options
+    of the training, as other sizes may silently load a different model; only the recipe's own
+    fields count, since the others say which data are evaluated, and how. Of a recipe that is not
+    infeed's, only numbers and what it finds are taken: a text may name a file or code, and the
+    history may be anyone's. The log says what was taken, and which options of a resumed run have
+    changed."""
+    then = dict[str, Any]()
     try:
         command = read_history(recipe.trained_in).command
-        if command is None or command.recipe != name or recipe.trainer.fast_dev_run:
-            return recipe
-        then = _own(_recorded_recipe(command, type(recipe), recipe.mode))
-        now = _own(recipe)
+        if command and command.recipe == name and not recipe.trainer.fast_dev_run:
+            then = _own(_recorded_recipe(command, type(recipe), recipe.mode))
+        begins = recipe.begins
     except InfeedError as error:
         log.warning("the options of the run are not known: %s", str(error))
-        return recipe
-    changed = {key: value for key, value in now.items() if value != then[key]}
-    if recipe.mode == "train":
-        if changed:
-            log.warning(
-                "other options than in the run before: %s", ", ".join(_differences(then, changed))
-            )
-        return recipe
+        return recipe, options
+    origin, values = "as in the run", then
+    if begins:
+        origin = "found with the weights"
+        with contextlib.suppress(InfeedError):  # its check() raises it, where other hosts hear
+            values = recipe.found()
     flags = {
         option.partition("=")[0].lstrip("-").replace("-", "_")
         for option in options
         if option.startswith("--")
     }
     flags |= {flag.removeprefix("no_") for flag in flags}
+    trains = recipe.mode == "train"
+    kept = recipe.found_fields
+    if not trains:
+        kept = [key for key in then if key in kept or is_ours(name) or _names_no_code(then[key])]
     missing = {
-        key: then[key]
-        for key in changed
-        if key not in flags and (is_ours(name) or _names_no_code(then[key]))
+        key: values[key]
+        for key in kept
+        if key in values and key not in flags and values[key] != getattr(recipe, key)
     }
     if shown := [f"{key} {value}" for key, value in missing.items() if not is_dataclass(value)]:
-        log.info("as in the run: %s", ", ".join(shown))
-    return replace(recipe, **missing)
+        log.info("%s: %s", origin, ", ".join(shown))
+    recipe = replace(recipe, **missing)
+    if not trains:
+        return recipe, options
+    changed = {key: value for key, value in _own(recipe).items() if value != then.get(key, value)}
+    if changed:
+        log.warning(
+            "other options than in the run before: %s", ", ".join(_differences(then, changed))
+        )
+    return recipe, [*options, *(f"--{key}={value}" for key, value in missing.items())]
 
 
 def _names_no_code(value: Any) -> bool:

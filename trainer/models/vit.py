@@ -28,16 +28,18 @@ class VitShape:
     """What distinguishes one Vision Transformer from another.
 
     patch: pixels of a side. dense: features of the hidden layer, as a multiple of the width.
-    pooling: what the head sees, a class token or the mean over the patches. positions: learned
-    ones, which the token has, too, or fixed sines and cosines of the row and the column, of patches
-    alone. gelu: of the error function, or its approximation by tanh. epsilon: of the norms."""
+    pooling: what the head sees. token: a class token, normalized. mean: the mean over the patches,
+    normalized before; there is no token. patches: their mean, normalized after, next to a token.
+    positions: learned ones, which the token has, too, or fixed sines and cosines of the row and the
+    column, of patches alone. gelu: of the error function, or its approximation by tanh. epsilon: of
+    the norms."""
 
     layers: int
     width: int
     heads: int
     patch: int = 16
     dense: int = 4
-    pooling: Literal["token", "mean"] = "token"
+    pooling: Literal["token", "mean", "patches"] = "token"
     positions: Literal["learned", "sincos"] = "learned"
     gelu: Literal["exact", "tanh"] = "exact"
     epsilon: float = 1e-6
@@ -52,6 +54,7 @@ VITS = {
 vit_s16 has 22,050,664 parameters and vit_b16 86,567,656."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "timm": {},
+    "timm_avg": {"pooling": "patches"},
     "transformers": {"epsilon": 1e-12},
     "big_vision": {"pooling": "mean", "positions": "sincos", "gelu": "tanh"},
 }
@@ -65,8 +68,11 @@ class Vit(nnx.Module):
     channels, which normalize images. rules, remat: as those of Transformer.
 
     Arrays are named "patches/kernel", "token", "positions" [1, the token and patches, width],
-    "norm/scale", "head/kernel"; those of the layers are stacked: "layers/attention/query/kernel" is
-    [layers, width, heads, features]."""
+    "norm/scale" ("pooled_norm/scale" if it follows the mean), "head/kernel"; those of the layers
+    are stacked: "layers/attention/query/kernel" is [layers, width, heads, features]."""
+
+    norm: nnx.LayerNorm
+    pooled_norm: nnx.LayerNorm
 
     def __init__(
         self,
@@ -87,8 +93,9 @@ class Vit(nnx.Module):
         self.side = size // shape.patch
         patch = (shape.patch, shape.patch)
         self.patches = nnx.Conv(channels, shape.width, patch, patch, padding="VALID", rngs=rngs)
-        self.token = nnx.Param(jnp.zeros((1, 1, shape.width))) if shape.pooling == "token" else None
-        places = (1, self.side**2 + (shape.pooling == "token"), shape.width)
+        tokens = int(shape.pooling != "mean")
+        self.token = nnx.Param(jnp.zeros((1, 1, shape.width))) if tokens else None
+        places = (1, tokens + self.side**2, shape.width)
         learned = shape.positions == "learned"
         self.positions = nnx.Param(POSITION_INIT(rngs.params(), places)) if learned else None
 
@@ -98,7 +105,8 @@ class Vit(nnx.Module):
             return Layer(shape, rngs)
 
         self.layers = stacked(rngs)
-        self.norm = nnx.LayerNorm(shape.width, epsilon=shape.epsilon, rngs=rngs)
+        name = "pooled_norm" if shape.pooling == "patches" else "norm"
+        setattr(self, name, nnx.LayerNorm(shape.width, epsilon=shape.epsilon, rngs=rngs))
         self.head = nnx.Linear(
             shape.width,
             num_classes,
@@ -122,8 +130,13 @@ class Vit(nnx.Module):
 
         body = gathers_again(one) if self.remat == "none" else rematerialized(one, self.remat)
         x, _ = jax.lax.scan(body, x, arrays)
-        # the norm is by row, so that of the token alone is enough
-        x = self.norm(x[:, 0]) if self.token is not None else jnp.mean(self.norm(x), axis=1)
+        match self.shape.pooling:
+            case "token":  # the norm is by row, so that of the token alone is enough
+                x = self.norm(x[:, 0])
+            case "mean":
+                x = jnp.mean(self.norm(x), axis=1)
+            case "patches":
+                x = self.pooled_norm(jnp.mean(x[:, 1:], axis=1))
         return gathered(self.head, "head", self.rules)(x)
 
     def _placed(self, x: Array) -> Array:

@@ -30,6 +30,7 @@ from typing import Any, Literal
 
 from trainer.recipe import OptimizerConfig, TrainerConfig, settings
 from trainer.recipes import images
+from trainer.recipes.image_models import ModelName
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,7 @@ class Config(images.Config):
     --global-batch-size; give --max-epochs=100 with it, and --bn-span if it does not divide the
     batch."""
 
-    model: images.ModelName = "resnet50"
+    model: ModelName = "resnet50"
     bn_span: int | None = 32
     resizing: Literal["bilinear", "bicubic"] = "bilinear"
     size: int = 224

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from trainer.recipe import OptimizerConfig, TrainerConfig, settings
 from trainer.recipes import images
+from trainer.recipes.image_models import ModelName, Variant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +31,8 @@ class Config(images.Config):
 
     90 epochs of 99 % of the training images. For another batch size, give --max-steps, too."""
 
-    model: images.ModelName = "vit_s16"
-    vit: images.Variant = "big_vision"
+    model: ModelName = "vit_s16"
+    vit: Variant = "big_vision"
     size: int = 224
     min_area: float = 0.05
     mixup: float = 0.2

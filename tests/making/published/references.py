@@ -40,8 +40,10 @@ class Narrow(ResNet):
         return super()._make_layer(block, planes // NARROWER, *args, **kwargs)
 
 
-def timm_vit(size=32):
-    return VisionTransformer(size, 4, num_classes=CLASSES, embed_dim=24, depth=2, num_heads=3)
+def timm_vit(size=32, **options):
+    return VisionTransformer(
+        size, 4, num_classes=CLASSES, embed_dim=24, depth=2, num_heads=3, **options
+    )
 
 
 def transformers_config():
@@ -56,6 +58,7 @@ def transformers_config():
 
 MODELS = {
     "timm_vit": timm_vit,
+    "timm_avg_vit": lambda: timm_vit(global_pool="avg"),
     "transformers_vit": lambda: ViTForImageClassification(transformers_config()),
     "resnet_basic": lambda: Narrow(BasicBlock, [1, 1, 1, 1]),
     "resnet_bottleneck": lambda: Narrow(Bottleneck, [1, 1, 1, 1]),

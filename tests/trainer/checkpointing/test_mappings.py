@@ -2,6 +2,7 @@
 (tests/making/published/references.py), and what does not fit."""
 
 import functools
+import json
 import logging
 import pickle
 from dataclasses import replace
@@ -86,13 +87,15 @@ def test_a_mapping_is_recognized_in_what_it_writes_and_reads_it_bit_by_bit(mappi
     shape = NARROW if "ResNet" in mapping.name else VIT
     if "without a class token" in mapping.name:
         shape = replace(shape, pooling="mean")
+    if "avg" in mapping.name:
+        shape = replace(shape, pooling="patches")
     variables = state(shape).variables
     rng = np.random.default_rng(0)
     arrays = {
         name: rng.normal(size=leaf.shape).astype(np.float32)
         for name, leaf in (variables.params | variables.extra).items()
     }
-    assert mapping.covers(arrays)
+    assert not mapping.differences(arrays)
     written = as_theirs(mapping, arrays)
     assert recognized(written.keys(), shapes(arrays)) is mapping
     save_file(written, tmp_path / "model.safetensors")
@@ -172,6 +175,11 @@ MISTAKES = {
         VIT,
         r"3 arrays of another shape .*key/kernel: F32 \[2, 24, 73\]",
     ),
+    "another pooling": (
+        load_file(PUBLISHED / "timm_avg_vit.safetensors"),
+        VIT,
+        r"These are weights of ViT of timm with global_pool='avg': choose the model",
+    ),
     "grey images": (
         TIMM | {"patch_embed.proj.weight": np.zeros((24, 1, 4, 4), np.float32)},
         VIT,
@@ -217,6 +225,24 @@ def test_a_part_that_is_missing_is_named(tmp_path, given):
     text = r"has no model-00002-of-00003\.safetensors, one of 3 parts\. Give a directory that"
     with pytest.raises(OptionError, match=text):
         loaded(f"{tmp_path}{given}", VIT)
+
+
+def test_the_parts_are_those_that_the_index_lists(tmp_path):
+    first = {name: array for name, array in TIMM.items() if name < "n"}
+    rest = {name: array for name, array in TIMM.items() if name not in first}
+    save_file(first, tmp_path / "a.safetensors")
+    save_file(TIMM, tmp_path / "consolidated.safetensors")
+    index = tmp_path / "model.safetensors.index.json"
+    files = dict.fromkeys(first, "a.safetensors") | dict.fromkeys(rest, "b.safetensors")
+    index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": files}))
+    with pytest.raises(OptionError, match=r"has no b\.safetensors, one of 2 parts"):
+        loaded(tmp_path, VIT)
+    save_file(rest, tmp_path / "b.safetensors")
+    assert len(loaded(tmp_path, VIT)) == 24
+    for page in ({"weight_map": {"a": "../a.safetensors"}}, {"weight_map": 3}, [1]):
+        index.write_text(json.dumps(page))
+        with pytest.raises(InfeedError, match=r"index\.json: .* Copy it again, or remove it"):
+            loaded(tmp_path, VIT)
 
 
 @pytest.mark.parametrize("name", ["model.pt", "pytorch_model.bin"])

@@ -111,13 +111,13 @@ def test_of_a_recipe_of_ones_own_numbers_and_the_optimizer_are_taken_but_none_th
     command = Invocation("own:Own", options, ".")
     append(str(tmp_path), Start(0, "2026-11-26T12:00:00+00:00", {}, None, {}, command, {}, "cpu"))
     recipe = Own(mode="evaluate", trainer=settings(workdir=str(tmp_path)))
-    taken = as_trained(recipe, "own:Own", ["--workdir", str(tmp_path)])
+    taken, _ = as_trained(recipe, "own:Own", ["--workdir", str(tmp_path)])
     assert (taken.width, taken.sizes, taken.module) == (3, (4, 5), "mine")
     assert taken.optimizer.optimizer == "sgd"  # its statistics are in the checkpoint
-    given = as_trained(recipe, "own:Own", ["--width=1"])
+    given, _ = as_trained(recipe, "own:Own", ["--width=1"])
     assert (given.width, given.sizes) == (1, (4, 5))
-    unflipped = as_trained(
+    unflipped, _ = as_trained(
         Own(mode="evaluate", flip=False, trainer=recipe.trainer), "own:Own", ["--no-flip"]
     )
     assert (unflipped.width, unflipped.flip) == (3, False)
-    assert as_trained(recipe, "other:Own", []) == recipe
+    assert as_trained(recipe, "other:Own", []) == (recipe, [])
