@@ -16,7 +16,7 @@ from obstore import exceptions as failed
 
 from pipeline.errors import StorageError
 from pipeline.storage.objects import MissingError, ObjectStorage
-from pipeline.storage.s3_client import call, parts, retries, store_of
+from pipeline.storage.s3_client import NAMES, call, parts, retries, store_of
 from pipeline.storage.storage import Listing, Sink, Stat, past_end
 
 PIECE_BYTES = 8 * 1024**2  # of an upload; four are on their way
@@ -136,10 +136,12 @@ class S3Storage(ObjectStorage):
         listed = call(directory, "list", lambda: obstore.list_with_delimiter(store, key or None))
         names = [found["path"][len(key) :].lstrip("/") for found in listed["objects"]]
         files = zip(names, map(_stat, listed["objects"]), strict=True)
-        prefixes = [prefix[len(key) :].strip("/") for prefix in listed["common_prefixes"]]
-        return {name: stat for name, stat in sorted(files) if name not in ("", _DIRECTORY)}, sorted(
-            prefixes
-        )
+        prefixes = sorted(prefix[len(key) :].strip("/") for prefix in listed["common_prefixes"])
+        if "" in prefixes:
+            raise StorageError(f"cannot list {directory}: a name in it begins with '/'. {NAMES}")
+        return {
+            name: stat for name, stat in sorted(files) if name not in ("", _DIRECTORY)
+        }, prefixes
 
     def delete(self, path: str) -> None:
         store, key = _place(path)
