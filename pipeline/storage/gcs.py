@@ -3,7 +3,7 @@
 import base64
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from pipeline.storage.gcs_calls import (
@@ -79,7 +79,7 @@ class GcsStorage(ObjectStorage):
             return len(tried) > 1 and call(path, "read", lambda: download(path)) == data
         return True
 
-    def entries(self, directory: str) -> tuple[Listing, Sequence[str]]:
+    def found(self, directory: str) -> tuple[Listing, Collection[str]]:
         prefix = blob_at(f"{directory.rstrip('/')}/").name
 
         def listed() -> tuple[list[Any], set[str]]:
@@ -90,9 +90,7 @@ class GcsStorage(ObjectStorage):
 
         blobs, prefixes = call(directory, "list", listed)
         files = {blob.name[len(prefix) :]: _stat(blob) for blob in blobs if blob.name != prefix}
-        return files, sorted(
-            prefix_of_folder[len(prefix) :].rstrip("/") for prefix_of_folder in prefixes
-        )
+        return files, [name[len(prefix) :].rstrip("/") for name in prefixes]
 
     def delete(self, path: str) -> None:
         with contextlib.suppress(MissingError):

@@ -7,13 +7,13 @@ import random
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, BinaryIO, cast
 
 from pipeline.errors import StorageError
 from pipeline.storage.ranges import read_ahead
-from pipeline.storage.storage import Change, Listing, Ranges, Stat
+from pipeline.storage.storage import Change, Listing, Ranges, Stat, join
 
 _UPDATES = 50
 FIRST_READ_BYTES = 64 * 1024
@@ -41,8 +41,8 @@ class ObjectStorage(ABC):
         """See Storage. Raises MissingError."""
 
     @abstractmethod
-    def entries(self, directory: str) -> tuple[Listing, Sequence[str]]:
-        """See Storage."""
+    def found(self, directory: str) -> tuple[Listing, Collection[str]]:
+        """The files directly in a directory, and the names of its subdirectories, in any order."""
 
     @abstractmethod
     def read_range(
@@ -94,7 +94,18 @@ class ObjectStorage(ABC):
 
     def list(self, directory: str) -> Listing:
         """See Storage. One request per 1,000 names, in sequence."""
-        return self.entries(directory)[0]
+        return self.found(directory)[0]
+
+    def entries(self, directory: str) -> tuple[Listing, Sequence[str]]:
+        """See Storage. Raises StorageError for an object whose name has an empty part: joined with
+        it, the path of the directory would be that of the directory itself."""
+        files, names = self.found(directory)
+        if "" in names:
+            raise StorageError(
+                f"cannot list {directory}: the name of an object has an empty part, as in "
+                f"{join(directory, '/name')}. Rename the object."
+            )
+        return files, sorted(names)
 
     def sweep(self, directory: str, names: Iterable[str]) -> None:  # noqa: B027
         """See Storage. Does nothing: a killed upload is never visible, and the bucket drops it by

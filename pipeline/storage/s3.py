@@ -6,7 +6,7 @@ content: it is their stamp."""
 import contextlib
 import secrets
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from hashlib import blake2b
 from typing import Any
@@ -16,7 +16,7 @@ from obstore import exceptions as failed
 
 from pipeline.errors import StorageError
 from pipeline.storage.objects import MissingError, ObjectStorage
-from pipeline.storage.s3_client import NAMES, call, parts, retries, store_of
+from pipeline.storage.s3_client import call, parts, retries, store_of
 from pipeline.storage.storage import Listing, Sink, Stat, past_end
 
 PIECE_BYTES = 8 * 1024**2  # of an upload; four are on their way
@@ -131,17 +131,14 @@ class S3Storage(ObjectStorage):
                 return there == data
         raise StorageError(f"cannot create {path}: others do at the same time. Run it again.")
 
-    def entries(self, directory: str) -> tuple[Listing, Sequence[str]]:
+    def found(self, directory: str) -> tuple[Listing, Collection[str]]:
         store, key = _directory(directory)
         listed = call(directory, "list", lambda: obstore.list_with_delimiter(store, key or None))
-        names = [found["path"][len(key) :].lstrip("/") for found in listed["objects"]]
-        files = zip(names, map(_stat, listed["objects"]), strict=True)
-        prefixes = sorted(prefix[len(key) :].strip("/") for prefix in listed["common_prefixes"])
-        if "" in prefixes:
-            raise StorageError(f"cannot list {directory}: a name in it begins with '/'. {NAMES}")
-        return {
-            name: stat for name, stat in sorted(files) if name not in ("", _DIRECTORY)
-        }, prefixes
+        files = {item["path"][len(key) :].lstrip("/"): _stat(item) for item in listed["objects"]}
+        for no_file in ("", _DIRECTORY):
+            files.pop(no_file, None)
+        prefixes = [prefix[len(key) :].strip("/") for prefix in listed["common_prefixes"]]
+        return dict(sorted(files.items())), prefixes
 
     def delete(self, path: str) -> None:
         store, key = _place(path)

@@ -248,14 +248,13 @@ def test_names_that_no_client_can_send_are_refused(storage, s3_bucket, name):
     assert storage.entries(s3_bucket) == ({}, [])
 
 
-@pytest.mark.parametrize("name", ["/x", "//x", "../x", "a\tb"])
+@pytest.mark.parametrize("name", ["d//x", "d/../x", "d/a\tb"])
 def test_a_directory_in_which_another_tool_made_such_a_name_cannot_be_listed(
     storage, s3_bucket, s3_server, name
 ):
-    directory = "" if name == "/x" else "/d/"
-    s3_server.write(s3_bucket.removeprefix("s3://"), directory[1:] + name, b"")
+    s3_server.write(s3_bucket.removeprefix("s3://"), name, b"")
     with pytest.raises(StorageError, match=r"cannot list \S+: .*; rename what has one"):
-        storage.list(f"{s3_bucket}{directory}")
+        storage.list(f"{s3_bucket}/d")
 
 
 @pytest.mark.parametrize("name", ["ignores", "refuses"])

@@ -171,6 +171,20 @@ def test_listing_gives_files_with_their_sizes_and_directories_apart(storage, dir
     assert storage.exists(f"{directory}/dir a")
 
 
+@pytest.mark.parametrize(("kind", "name"), [("s3", "/x"), ("gcs", "/x"), ("gcs", "d//x")], ids=str)
+def test_a_directory_of_a_bucket_with_a_subdirectory_without_a_name_is_refused(request, kind, name):
+    """A walk would come back to the directory, for ever."""
+    bucket = request.getfixturevalue("s3_bucket" if kind == "s3" else "bucket")
+    server = request.getfixturevalue(f"{kind}_server")
+    server.write(bucket.rpartition("/")[2], name, b"")
+    directory = f"{bucket}/{name.partition('/')[0]}".rstrip("/")
+    with pytest.raises(
+        StorageError, match=f"cannot list {directory}: .* as in {directory}//name. Rename the"
+    ):
+        open_storage(bucket).entries(directory)
+    assert open_storage(bucket).list(directory) == {}
+
+
 def test_stats_agree_unless_size_or_checksum_differ():
     assert Stat(5).agrees_with(Stat(5, 1))
     assert Stat(5, 1).agrees_with(Stat(5, 1))
