@@ -12,7 +12,7 @@ from pipeline.storage.gcs_calls import (
     call,
     client,
 )
-from pipeline.storage.gcs_ranges import blob_at, download, find_blob, read_range
+from pipeline.storage.gcs_ranges import blob_at, download, find_blob
 from pipeline.storage.gcs_upload import Upload
 from pipeline.storage.objects import MissingError, ObjectStorage
 from pipeline.storage.storage import Listing, Sink, Stat
@@ -39,10 +39,8 @@ class GcsStorage(ObjectStorage):
     def read(self, path: str) -> bytes:
         return call(path, "read", lambda: download(path))
 
-    def read_range(
-        self, path: str, offset: int, size: int, left: threading.Event | None = None
-    ) -> bytes:
-        return read_range(path, offset, size, left)
+    def part(self, path: str, offset: int, size: int, left: threading.Event | None) -> bytes:
+        return call(path, "read", lambda: download(path, offset, offset + size - 1), left)
 
     @contextlib.contextmanager
     def publish(self, path: str) -> Iterator[Sink]:

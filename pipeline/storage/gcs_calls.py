@@ -38,12 +38,8 @@ CONNECTIONS = 64  # size of the pool; more threads would wait for each other
 T = TypeVar("T")
 
 
-class ShortBody(Exception):  # noqa: N818
-    """A response body ended early; it is read again."""
-
-
 # The connection failed, was closed or timed out.
-LOST = (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError, ShortBody)
+LOST = (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError)
 
 
 def credentials() -> Any:

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, cast
 
 from pipeline.errors import StorageError
 from pipeline.storage.ranges import read_ahead
-from pipeline.storage.storage import Change, Listing, Ranges, Stat, join
+from pipeline.storage.storage import Change, Listing, Ranges, Stat, join, past_end
 
 _UPDATES = 50
 FIRST_READ_BYTES = 64 * 1024
@@ -45,10 +45,9 @@ class ObjectStorage(ABC):
         """The files directly in a directory, and the names of its subdirectories, in any order."""
 
     @abstractmethod
-    def read_range(
-        self, path: str, offset: int, size: int, left: threading.Event | None = None
-    ) -> bytes:
-        """Exactly `size` bytes; StorageError past the end. left: set once no caller waits."""
+    def part(self, path: str, offset: int, size: int, left: threading.Event | None) -> bytes:
+        """The bytes of a range up to the end of the object; StorageError if it begins there. left:
+        set once no caller waits."""
 
     @abstractmethod
     def current(self, path: str) -> tuple[Any, bytes | None]:
@@ -61,6 +60,26 @@ class ObjectStorage(ABC):
     def map(self, path: str) -> bytes:
         """See Storage."""
         return self.read(path)
+
+    def read_range(
+        self, path: str, offset: int, size: int, left: threading.Event | None = None
+    ) -> bytes:
+        """Exactly `size` bytes; StorageError past the end. left: see `part`."""
+        if not size:
+            return b""
+        try:
+            data = self.part(path, offset, size, left)
+            if len(data) != size:
+                raise StorageError(
+                    f"cannot read {path}: {len(data)} bytes of {size} at byte {offset}."
+                )
+        except MissingError:
+            raise
+        except StorageError:
+            if not (left and left.is_set()) and (end := self.stat(path).bytes) < offset + size:
+                raise past_end(path, end, offset, size) from None
+            raise
+        return data
 
     def read_ranges(self, ranges: Ranges) -> Iterator[bytes]:
         """See Storage. Reads up to 64 requests and 64 MiB ahead."""

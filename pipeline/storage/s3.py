@@ -17,7 +17,7 @@ from obstore import exceptions as failed
 from pipeline.errors import StorageError
 from pipeline.storage.objects import MissingError, ObjectStorage
 from pipeline.storage.s3_client import call, parts, retries, store_of
-from pipeline.storage.storage import Listing, Sink, Stat, past_end
+from pipeline.storage.storage import Listing, Sink, Stat
 
 PIECE_BYTES = 8 * 1024**2  # of an upload; four are on their way
 _CONFLICTS = 10
@@ -45,33 +45,13 @@ class S3Storage(ObjectStorage):
         store, key = _place(path)
         return call(path, "read", lambda: bytes(obstore.get(store, key).bytes()))
 
-    def read_range(
-        self, path: str, offset: int, size: int, left: threading.Event | None = None
-    ) -> bytes:
-        if not size:
-            return b""
+    def part(self, path: str, offset: int, size: int, left: threading.Event | None) -> bytes:
         store, key = _place(path)
 
         def read() -> bytes:
             return bytes(obstore.get_range(store, key, start=offset, length=size))
 
-        try:
-            data = call(path, "read", read, left=left)
-        except MissingError:
-            raise
-        except StorageError:  # one that begins past the end has an error status
-            if not (left and left.is_set()):
-                self._check_end(path, offset, size)
-            raise
-        if len(data) != size:
-            self._check_end(path, offset, size)
-            raise StorageError(f"cannot read {path}: {len(data)} bytes of {size} at byte {offset}.")
-        return data
-
-    def _check_end(self, path: str, offset: int, size: int) -> None:
-        end = self.stat(path).bytes
-        if end < offset + size:
-            raise past_end(path, end, offset, size)
+        return call(path, "read", read, left=left)
 
     @contextlib.contextmanager
     def publish(self, path: str) -> Iterator[Sink]:
