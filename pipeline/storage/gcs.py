@@ -14,8 +14,8 @@ from pipeline.storage.gcs_calls import (
 )
 from pipeline.storage.gcs_ranges import blob_at, download, find_blob
 from pipeline.storage.gcs_upload import Upload
-from pipeline.storage.objects import MissingError, ObjectStorage
-from pipeline.storage.storage import Listing, Sink, Stat
+from pipeline.storage.objects import ObjectStorage
+from pipeline.storage.storage import Listing, MissingError, Sink, Stat
 
 _LISTED_FIELDS = "items(name,size,crc32c),prefixes,nextPageToken"  # a fifth of the default response
 

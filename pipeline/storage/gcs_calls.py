@@ -25,7 +25,7 @@ from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 from requests.adapters import HTTPAdapter
 
 from pipeline.errors import StorageError
-from pipeline.storage.objects import MissingError
+from pipeline.storage.storage import MissingError
 from pipeline.storage.waiting import first_line, waiting
 
 TIMEOUT_SECONDS = (10.0, 30.0)  # to connect, and between two pieces of a response

@@ -1,6 +1,6 @@
 """Finds and reads objects for GcsStorage.
 
-Each read is one GET, directly from a connection pool. A shard is read with thousands of them: through
+A read is one GET, directly from a connection pool. A shard is read with thousands of them: through
 the client library and requests, each takes 0.7 ms more of CPU, twice the cost of the GET itself:
 7.3 s instead of 4.8 s for 1.6 GB in ranges of 0.7 MB. Credentials are the client's; proxies and
 certificates are those that requests finds in the environment."""

@@ -13,15 +13,11 @@ from typing import Any, BinaryIO, cast
 
 from pipeline.errors import StorageError
 from pipeline.storage.ranges import read_ahead
-from pipeline.storage.storage import Change, Listing, Ranges, Stat, join, past_end
+from pipeline.storage.storage import Change, Listing, MissingError, Ranges, Stat, join, past_end
 
 _UPDATES = 50
 FIRST_READ_BYTES = 64 * 1024
 MAX_READ_BYTES = 4 * 1024**2
-
-
-class MissingError(StorageError):
-    """There is no such object."""
 
 
 class ObjectStorage(ABC):

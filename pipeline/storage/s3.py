@@ -15,9 +15,9 @@ import obstore
 from obstore import exceptions as failed
 
 from pipeline.errors import StorageError
-from pipeline.storage.objects import MissingError, ObjectStorage
+from pipeline.storage.objects import ObjectStorage
 from pipeline.storage.s3_client import call, parts, retries, store_of
-from pipeline.storage.storage import Listing, Sink, Stat
+from pipeline.storage.storage import Listing, MissingError, Sink, Stat
 
 PIECE_BYTES = 8 * 1024**2  # of an upload; four are on their way
 _CONFLICTS = 10

@@ -20,7 +20,7 @@ from obstore import exceptions as failed
 from obstore.store import S3Store
 
 from pipeline.errors import StorageError
-from pipeline.storage.objects import MissingError
+from pipeline.storage.storage import MissingError
 from pipeline.storage.waiting import waiting
 
 CLIENT: dict[str, Any] = {"connect_timeout": "10s", "read_timeout": "30s", "timeout": "180s"}

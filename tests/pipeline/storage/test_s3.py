@@ -13,9 +13,8 @@ from fake_s3.server import SECRET, Reset, Short, Stall, Status
 
 from pipeline.errors import StorageError
 from pipeline.storage import s3_client
-from pipeline.storage.objects import MissingError
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import write_file
+from pipeline.storage.storage import MissingError, write_file
 
 QUICK = {
     "init_backoff": timedelta(milliseconds=5),

@@ -10,7 +10,7 @@ from pipeline.errors import OptionError, StorageError
 from pipeline.shards.frames import crc32c
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import Stat, Storage, in_parallel, join
+from pipeline.storage.storage import MissingError, Stat, Storage, in_parallel, join, read_file
 
 MEGABYTE = 10**6
 LARGE = os.urandom(256 * 1024) * 80  # 20 MiB: several pieces of an upload
@@ -148,9 +148,12 @@ def test_a_file_is_read_from_any_place(storage, directory):
 
 @pytest.mark.parametrize("call", ["stat", "read", "open"])
 def test_a_missing_file_is_named(storage, directory, call):
-    with pytest.raises(StorageError, match=r"cannot \w+ .*/nothing: "):
-        getattr(storage, call)(f"{directory}/nothing")
-    assert not storage.exists(f"{directory}/nothing")
+    write(storage, f"{directory}/file", b"")
+    for path in (f"{directory}/nothing", f"{directory}/file/nothing"):
+        with pytest.raises(MissingError, match=rf"cannot \w+ {path}: "):
+            getattr(storage, call)(path)
+        assert not storage.exists(path)
+        assert read_file(storage, path) is None
 
 
 def test_deleting_twice_is_no_error(storage, directory):
