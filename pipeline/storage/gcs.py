@@ -3,7 +3,7 @@
 import base64
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from pipeline.storage.gcs_calls import (
@@ -12,10 +12,10 @@ from pipeline.storage.gcs_calls import (
     call,
     client,
 )
-from pipeline.storage.gcs_ranges import blob_at, download, find_blob, read_range
+from pipeline.storage.gcs_ranges import blob_at, download, find_blob
 from pipeline.storage.gcs_upload import Upload
-from pipeline.storage.objects import MissingError, ObjectStorage
-from pipeline.storage.storage import Listing, Sink, Stat
+from pipeline.storage.objects import ObjectStorage
+from pipeline.storage.storage import Listing, MissingError, Sink, Stat
 
 _LISTED_FIELDS = "items(name,size,crc32c),prefixes,nextPageToken"  # a fifth of the default response
 
@@ -39,10 +39,8 @@ class GcsStorage(ObjectStorage):
     def read(self, path: str) -> bytes:
         return call(path, "read", lambda: download(path))
 
-    def read_range(
-        self, path: str, offset: int, size: int, left: threading.Event | None = None
-    ) -> bytes:
-        return read_range(path, offset, size, left)
+    def part(self, path: str, offset: int, size: int, left: threading.Event | None) -> bytes:
+        return call(path, "read", lambda: download(path, offset, offset + size - 1), left)
 
     @contextlib.contextmanager
     def publish(self, path: str) -> Iterator[Sink]:
@@ -79,7 +77,7 @@ class GcsStorage(ObjectStorage):
             return len(tried) > 1 and call(path, "read", lambda: download(path)) == data
         return True
 
-    def entries(self, directory: str) -> tuple[Listing, Sequence[str]]:
+    def found(self, directory: str) -> tuple[Listing, Collection[str]]:
         prefix = blob_at(f"{directory.rstrip('/')}/").name
 
         def listed() -> tuple[list[Any], set[str]]:
@@ -90,9 +88,7 @@ class GcsStorage(ObjectStorage):
 
         blobs, prefixes = call(directory, "list", listed)
         files = {blob.name[len(prefix) :]: _stat(blob) for blob in blobs if blob.name != prefix}
-        return files, sorted(
-            prefix_of_folder[len(prefix) :].rstrip("/") for prefix_of_folder in prefixes
-        )
+        return files, [name[len(prefix) :].rstrip("/") for name in prefixes]
 
     def delete(self, path: str) -> None:
         with contextlib.suppress(MissingError):

@@ -25,7 +25,7 @@ from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 from requests.adapters import HTTPAdapter
 
 from pipeline.errors import StorageError
-from pipeline.storage.objects import MissingError
+from pipeline.storage.storage import MissingError
 from pipeline.storage.waiting import first_line, waiting
 
 TIMEOUT_SECONDS = (10.0, 30.0)  # to connect, and between two pieces of a response
@@ -38,12 +38,8 @@ CONNECTIONS = 64  # size of the pool; more threads would wait for each other
 T = TypeVar("T")
 
 
-class ShortBody(Exception):  # noqa: N818
-    """A response body ended early; it is read again."""
-
-
 # The connection failed, was closed or timed out.
-LOST = (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError, ShortBody)
+LOST = (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError)
 
 
 def credentials() -> Any:

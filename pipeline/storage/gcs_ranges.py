@@ -1,12 +1,11 @@
-"""Ranged reads of objects for GcsStorage, each with exactly the requested length.
+"""Finds and reads objects for GcsStorage.
 
-Each is one GET, directly from a connection pool. A shard is read with thousands of them: through
+A read is one GET, directly from a connection pool. A shard is read with thousands of them: through
 the client library and requests, each takes 0.7 ms more of CPU, twice the cost of the GET itself:
 7.3 s instead of 4.8 s for 1.6 GB in ranges of 0.7 MB. Credentials are the client's; proxies and
 certificates are those that requests finds in the environment."""
 
 import functools
-import threading
 from typing import Any
 from urllib.parse import quote
 
@@ -21,41 +20,12 @@ from pipeline.storage.gcs_calls import (
     CONNECTIONS,
     TIMEOUT_SECONDS,
     NotFound,
-    ShortBody,
     call,
     client,
     credentials,
 )
-from pipeline.storage.storage import past_end
 
 _SHOWN_BYTES = 300  # of the response to a failed request
-
-
-def read_range(path: str, offset: int, size: int, left: threading.Event | None = None) -> bytes:
-    """Exactly `size` bytes of an object. A range past its end is a StorageError. left: see
-    gcs_calls.retrying."""
-    if size == 0:
-        return b""
-
-    def read() -> bytes:
-        data = download(path, offset, offset + size - 1)
-        if len(data) != size:
-            _check_end(path, offset, size)
-            raise ShortBody(f"{len(data)} bytes of {size} at byte {offset}")
-        return data
-
-    try:
-        return call(path, "read", read, left)
-    except StorageError:
-        if not (left and left.is_set()):
-            _check_end(path, offset, size)  # a range that begins past the end has an error status
-        raise
-
-
-def _check_end(path: str, offset: int, size: int) -> None:
-    blob = find_blob(path)
-    if blob and blob.size < offset + size:
-        raise past_end(path, blob.size, offset, size)
 
 
 def blob_at(path: str) -> Any:

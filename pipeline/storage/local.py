@@ -18,7 +18,17 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pipeline.errors import StorageError
-from pipeline.storage.storage import Change, Listing, Ranges, Sink, Stat, explained, join, past_end
+from pipeline.storage.storage import (
+    Change,
+    Listing,
+    MissingError,
+    Ranges,
+    Sink,
+    Stat,
+    explained,
+    join,
+    past_end,
+)
 
 LOCK_SECONDS = 60.0  # an update takes milliseconds
 _HIDDEN = re.compile(r"\.(.+)\.\d+\.[0-9a-f]{8}\.tmp")  # see _hidden_beside
@@ -33,7 +43,10 @@ def _naming(path: str, action: str) -> Iterator[None]:
     except OSError as e:
         if isinstance(e, NotADirectoryError) and action == "list" and Path(path).is_file():
             raise StorageError(f"{path} is a file. Give a directory.") from e
-        raise StorageError(f"cannot {action} {path}: {explained(e)}") from e
+        kind = (
+            MissingError if isinstance(e, FileNotFoundError | NotADirectoryError) else StorageError
+        )
+        raise kind(f"cannot {action} {path}: {explained(e)}") from e
 
 
 class LocalStorage:
@@ -48,7 +61,8 @@ class LocalStorage:
         return _stamped(status)
 
     def exists(self, path: str) -> bool:
-        return Path(path).exists()
+        with _naming(path, "find"):
+            return Path(path).exists()
 
     def read(self, path: str) -> bytes:
         with _naming(path, "read"), open(path, "rb", opener=_open_regular) as file:
@@ -165,13 +179,12 @@ class LocalStorage:
 
 
 def _stamped(status: os.stat_result) -> Stat:
-    """The size of a file, and a stamp made of its times."""
     return Stat(status.st_size, stamp=_stamp(status))
 
 
 def _stamp(status: os.stat_result) -> int:
-    """Copies may keep mtime, but no program can set ctime. Inode and device numbers would differ
-    between hosts."""
+    """Made of the times of a file. Copies may keep mtime, but no program can set ctime. Inode and
+    device numbers would differ between hosts."""
     times = b"%d %d" % (status.st_mtime_ns, status.st_ctime_ns)
     return int.from_bytes(hashlib.blake2b(times, digest_size=8).digest(), "big")
 

@@ -7,21 +7,17 @@ import random
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, BinaryIO, cast
 
 from pipeline.errors import StorageError
 from pipeline.storage.ranges import read_ahead
-from pipeline.storage.storage import Change, Listing, Ranges, Stat
+from pipeline.storage.storage import Change, Listing, MissingError, Ranges, Stat, join, past_end
 
 _UPDATES = 50
 FIRST_READ_BYTES = 64 * 1024
 MAX_READ_BYTES = 4 * 1024**2
-
-
-class MissingError(StorageError):
-    """There is no such object."""
 
 
 class ObjectStorage(ABC):
@@ -41,14 +37,13 @@ class ObjectStorage(ABC):
         """See Storage. Raises MissingError."""
 
     @abstractmethod
-    def entries(self, directory: str) -> tuple[Listing, Sequence[str]]:
-        """See Storage."""
+    def found(self, directory: str) -> tuple[Listing, Collection[str]]:
+        """The files directly in a directory, and the names of its subdirectories, in any order."""
 
     @abstractmethod
-    def read_range(
-        self, path: str, offset: int, size: int, left: threading.Event | None = None
-    ) -> bytes:
-        """Exactly `size` bytes; StorageError past the end. left: set once no caller waits."""
+    def part(self, path: str, offset: int, size: int, left: threading.Event | None) -> bytes:
+        """The bytes of a range up to the end of the object; StorageError if it begins there. left:
+        set once no caller waits."""
 
     @abstractmethod
     def current(self, path: str) -> tuple[Any, bytes | None]:
@@ -61,6 +56,26 @@ class ObjectStorage(ABC):
     def map(self, path: str) -> bytes:
         """See Storage."""
         return self.read(path)
+
+    def read_range(
+        self, path: str, offset: int, size: int, left: threading.Event | None = None
+    ) -> bytes:
+        """Exactly `size` bytes; StorageError past the end. left: see `part`."""
+        if not size:
+            return b""
+        try:
+            data = self.part(path, offset, size, left)
+            if len(data) != size:
+                raise StorageError(
+                    f"cannot read {path}: {len(data)} bytes of {size} at byte {offset}."
+                )
+        except MissingError:
+            raise
+        except StorageError:
+            if not (left and left.is_set()) and (end := self.stat(path).bytes) < offset + size:
+                raise past_end(path, end, offset, size) from None
+            raise
+        return data
 
     def read_ranges(self, ranges: Ranges) -> Iterator[bytes]:
         """See Storage. Reads up to 64 requests and 64 MiB ahead."""
@@ -94,7 +109,18 @@ class ObjectStorage(ABC):
 
     def list(self, directory: str) -> Listing:
         """See Storage. One request per 1,000 names, in sequence."""
-        return self.entries(directory)[0]
+        return self.found(directory)[0]
+
+    def entries(self, directory: str) -> tuple[Listing, Sequence[str]]:
+        """See Storage. Raises StorageError for an object whose name has an empty part: joined with
+        it, the path of the directory would be that of the directory itself."""
+        files, names = self.found(directory)
+        if "" in names:
+            raise StorageError(
+                f"cannot list {directory}: the name of an object has an empty part, as in "
+                f"{join(directory, '/name')}. Rename the object."
+            )
+        return files, sorted(names)
 
     def sweep(self, directory: str, names: Iterable[str]) -> None:  # noqa: B027
         """See Storage. Does nothing: a killed upload is never visible, and the bucket drops it by

@@ -6,7 +6,7 @@ content: it is their stamp."""
 import contextlib
 import secrets
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from hashlib import blake2b
 from typing import Any
@@ -15,9 +15,9 @@ import obstore
 from obstore import exceptions as failed
 
 from pipeline.errors import StorageError
-from pipeline.storage.objects import MissingError, ObjectStorage
+from pipeline.storage.objects import ObjectStorage
 from pipeline.storage.s3_client import call, parts, retries, store_of
-from pipeline.storage.storage import Listing, Sink, Stat, past_end
+from pipeline.storage.storage import Listing, MissingError, Sink, Stat
 
 PIECE_BYTES = 8 * 1024**2  # of an upload; four are on their way
 _CONFLICTS = 10
@@ -45,33 +45,13 @@ class S3Storage(ObjectStorage):
         store, key = _place(path)
         return call(path, "read", lambda: bytes(obstore.get(store, key).bytes()))
 
-    def read_range(
-        self, path: str, offset: int, size: int, left: threading.Event | None = None
-    ) -> bytes:
-        if not size:
-            return b""
+    def part(self, path: str, offset: int, size: int, left: threading.Event | None) -> bytes:
         store, key = _place(path)
 
         def read() -> bytes:
             return bytes(obstore.get_range(store, key, start=offset, length=size))
 
-        try:
-            data = call(path, "read", read, left=left)
-        except MissingError:
-            raise
-        except StorageError:  # one that begins past the end has an error status
-            if not (left and left.is_set()):
-                self._check_end(path, offset, size)
-            raise
-        if len(data) != size:
-            self._check_end(path, offset, size)
-            raise StorageError(f"cannot read {path}: {len(data)} bytes of {size} at byte {offset}.")
-        return data
-
-    def _check_end(self, path: str, offset: int, size: int) -> None:
-        end = self.stat(path).bytes
-        if end < offset + size:
-            raise past_end(path, end, offset, size)
+        return call(path, "read", read, left=left)
 
     @contextlib.contextmanager
     def publish(self, path: str) -> Iterator[Sink]:
@@ -131,15 +111,14 @@ class S3Storage(ObjectStorage):
                 return there == data
         raise StorageError(f"cannot create {path}: others do at the same time. Run it again.")
 
-    def entries(self, directory: str) -> tuple[Listing, Sequence[str]]:
+    def found(self, directory: str) -> tuple[Listing, Collection[str]]:
         store, key = _directory(directory)
         listed = call(directory, "list", lambda: obstore.list_with_delimiter(store, key or None))
-        names = [found["path"][len(key) :].lstrip("/") for found in listed["objects"]]
-        files = zip(names, map(_stat, listed["objects"]), strict=True)
+        files = {item["path"][len(key) :].lstrip("/"): _stat(item) for item in listed["objects"]}
+        for no_file in ("", _DIRECTORY):
+            files.pop(no_file, None)
         prefixes = [prefix[len(key) :].strip("/") for prefix in listed["common_prefixes"]]
-        return {name: stat for name, stat in sorted(files) if name not in ("", _DIRECTORY)}, sorted(
-            prefixes
-        )
+        return dict(sorted(files.items())), prefixes
 
     def delete(self, path: str) -> None:
         store, key = _place(path)

@@ -20,13 +20,20 @@ from obstore import exceptions as failed
 from obstore.store import S3Store
 
 from pipeline.errors import StorageError
-from pipeline.storage.objects import MissingError
+from pipeline.storage.storage import MissingError
 from pipeline.storage.waiting import waiting
 
 CLIENT: dict[str, Any] = {"connect_timeout": "10s", "read_timeout": "30s", "timeout": "180s"}
 RETRIES: dict[str, Any] = {"max_retries": 10, "retry_timeout": timedelta(seconds=120)}
 TRIES = 6
 WAIT_SECONDS = 1.0  # at most before the second try, twice that before the third, ...
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")  # the client's own last
+_REGION = "us-east-1"  # the client's default
+_VALID = timedelta(minutes=10)  # boto3 renews credentials before they are left with less
+NAMES = (
+    "Names in s3:// have no control characters, and no part that is empty, '.' or '..'; rename "
+    "what has one."
+)
 _METADATA = "169.254.169.254"  # where the client looks for a role if it has no credentials
 T = TypeVar("T")
 _known = set[str]()  # buckets that are there
@@ -60,43 +67,64 @@ class Service(NamedTuple):
 
 @functools.cache
 def service() -> Service:
-    """That of this process. Raises StorageError for files that only boto3 can read."""
+    """That of this process. Raises StorageError for settings that only boto3 can read."""
     env = os.environ
-    endpoint = env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL")
-    endpoint = endpoint or env.get("AWS_ENDPOINT")  # which the client reads by itself
+    ignored = is_true("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")
+    endpoint = None if ignored else next(filter(None, map(env.get, _ENDPOINTS)), None)
     if endpoint and not re.match(r"https?://[^/]", endpoint):
         raise StorageError(
             f"AWS_ENDPOINT_URL={endpoint!r} must be like https://host or http://host:port."
         )
     region = env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION")
-    virtual = env.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "").lower() in ("1", "true")
+    virtual = is_true("AWS_VIRTUAL_HOSTED_STYLE_REQUEST")
+    if endpoint and virtual and re.match(r"https?://(\[|[\d.]+(:|/|$))", endpoint):
+        raise StorageError(
+            f"AWS_VIRTUAL_HOSTED_STYLE_REQUEST is set, but the host of {endpoint} is an address, "
+            "to which no bucket can be prepended. Give a host name, or unset the variable."
+        )
     stated = Service(endpoint and endpoint.rstrip("/"), region, virtual)
-    enough = "AWS_ACCESS_KEY_ID" in env or "AWS_SKIP_SIGNATURE" in env
-    if enough and not _has_files():
+    variant = is_true("AWS_USE_FIPS_ENDPOINT") or is_true("AWS_USE_DUALSTACK_ENDPOINT")
+    enough = not variant and (env.get("AWS_ACCESS_KEY_ID") or is_true("AWS_SKIP_SIGNATURE"))
+    files = _has_files()
+    if enough and not files:
         return stated
-    try:  # which finds a role, too: without it, tensorstore writes of each place that has none
+    try:  # boto3 finds a role, too; tensorstore would log each place that has none
         import boto3
+        from botocore.config import Config
         from botocore.exceptions import BotoCoreError
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ImportError as error:
-        if enough or not _has_files():
+        if enough or not (files or variant):
             return stated
         raise StorageError(
-            "s3://: AWS_PROFILE and the files in ~/.aws need boto3 (pip install boto3); or set "
-            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
+            "s3://: AWS_PROFILE, AWS_USE_FIPS_ENDPOINT, AWS_USE_DUALSTACK_ENDPOINT and the files "
+            "in ~/.aws need boto3. Install it: pip install boto3; or set AWS_ACCESS_KEY_ID, "
+            "AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL."
         ) from error
     try:
         session = boto3.Session()
         region = region or session.region_name
-        client = session.client("s3", region_name=region or "us-east-1")
-        provider = Boto3CredentialProvider(session) if session.get_credentials() else None
+        # else it states no host of us-east-1
+        regional = Config(s3={"us_east_1_regional_endpoint": "regional"})
+        client = session.client("s3", region_name=region or _REGION, config=regional)
+        has_credentials = session.get_credentials()
+        provider = Boto3CredentialProvider(session, ttl=_VALID) if has_credentials else None
     except (BotoCoreError, ValueError) as error:
         raise StorageError(f"s3://: {error}. See AWS_PROFILE and the files in ~/.aws.") from error
     style = (client.meta.config.s3 or {}).get("addressing_style")
     found = stated.endpoint or client.meta.endpoint_url.rstrip("/")
-    if not stated.endpoint and re.match(r"https://(s3[.-].*)?amazonaws\.com", found):
-        found = None  # the client makes it from the region, too
+    if not stated.endpoint and found == _amazon(region):
+        found = None
     return Service(found, region, virtual or style == "virtual", provider)
+
+
+def is_true(variable: str) -> bool:
+    """Whether a variable of the environment is set to 1 or true."""
+    return os.environ.get(variable, "").lower() in ("1", "true")
+
+
+def _amazon(region: str | None) -> str:
+    return f"https://s3.{region or _REGION}.amazonaws.com"
 
 
 def _has_files() -> bool:
@@ -111,22 +139,25 @@ def _has_files() -> bool:
 @functools.cache
 def _store(bucket: str) -> S3Store:
     at = service()
-    endpoint = at.endpoint
-    options: dict[str, Any] = {"disable_bulk_delete": True}  # which not every service has
-    # Amazon's certificates do not cover buckets with dots in their names.
-    options["virtual_hosted_style_request"] = at.virtual or (not endpoint and "." not in bucket)
+    plain = "." not in bucket  # Amazon's certificates do not cover names with dots
+    if not at.endpoint and any(variable in os.environ for variable in _ENDPOINTS):
+        # ignored or empty, but the client would follow it
+        at = at._replace(endpoint=_amazon(at.region), virtual=plain)
+    endpoint = at.endpoint_of(bucket)
+    # an endpoint of a bucket has it, in either style
+    options: dict[str, Any] = {"virtual_hosted_style_request": bool(endpoint) or plain}
+    options["disable_bulk_delete"] = True  # which not every service has
     if endpoint:
-        options["endpoint"] = at.endpoint_of(bucket) if at.virtual else endpoint
+        options["aws_endpoint_url_s3"] = endpoint  # "endpoint" would yield to the variable
     if at.region:
         options["region"] = at.region
     client = CLIENT | {"allow_http": bool(endpoint and endpoint.startswith("http://"))}
-    provider = at.credentials
     return S3Store(
         bucket,
         config=options,  # pyright: ignore[reportArgumentType]
         client_options=client,  # pyright: ignore[reportArgumentType]
         retry_config=RETRIES,  # pyright: ignore[reportArgumentType]
-        credential_provider=provider,
+        credential_provider=at.credentials,
     )
 
 
@@ -156,6 +187,8 @@ def parts(path: str) -> tuple[str, str]:
         raise StorageError(
             f"{path!r} is not a path in a bucket. It must be like s3://bucket/dir/name."
         )
+    if key.startswith("/"):  # the client would drop the slash
+        raise StorageError(f"cannot use {path}. {NAMES}")
     return bucket, key
 
 
@@ -209,10 +242,7 @@ def _named(path: str, action: str, error: Exception, attempts: int) -> StorageEr
     if status == "404":
         return MissingError(f"{what}there is no such object (404).")
     if isinstance(error, ValueError | failed.InvalidPathError):
-        return StorageError(
-            f"{what}{text.splitlines()[0]}. Names in s3:// have no empty part, '.' or '..'; rename "
-            "what has one."
-        )
+        return StorageError(f"{what}{text.splitlines()[0]}. {NAMES}")
     if _METADATA in text or _OF_CREDENTIALS.search(code):
         return StorageError(f"{what}no valid credentials ({code or status}). {_NO_CREDENTIALS}")
     if status in ("401", "403"):
@@ -225,7 +255,7 @@ def _named(path: str, action: str, error: Exception, attempts: int) -> StorageEr
     attempts += retries(error)
     tried = f" ({attempts} attempts)" if attempts > 1 else ""
     told = _found(r"<Message>(.*?)</Message>", text) or text.splitlines()[0].rsplit(" - ", 1)[-1]
-    problem = f"status {status}{code and f', {code}'}" if status else "the service does not answer"
+    problem = f"status {status}{code and f', {code}'}" if status else "no valid answer"
     return StorageError(f"{what}{problem}{tried}: {told[:300]}")
 
 

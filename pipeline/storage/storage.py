@@ -30,6 +30,10 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
+class MissingError(StorageError):
+    """There is no such file."""
+
+
 class Stat(NamedTuple):
     """What a storage reports about a file without reading it."""
 
@@ -92,7 +96,7 @@ class Storage(Protocol):
         ...
 
     def read(self, path: str) -> bytes:
-        """The content of the file."""
+        """The content of the file. Raises MissingError."""
         ...
 
     def map(self, path: str) -> bytes | mmap.mmap:
@@ -167,7 +171,10 @@ def find_file(storage: Storage, path: str) -> Stat | None:
 
 def read_file(storage: Storage, path: str) -> bytes | None:
     """The content of a file; None if there is none."""
-    return storage.read(path) if storage.exists(path) else None
+    try:
+        return storage.read(path)
+    except MissingError:
+        return None
 
 
 def write_file(storage: Storage, path: str, data: bytes) -> None:

@@ -54,7 +54,9 @@ def _credentials(provider: Callable[[], Mapping[str, Any]] | None) -> Spec:
 
     Those from files are as old as the spec; Orbax makes one for each save. boto3 renews them ten
     minutes before they expire."""
-    if "AWS_SKIP_SIGNATURE" in os.environ:
+    from pipeline.storage.s3_client import is_true
+
+    if is_true("AWS_SKIP_SIGNATURE"):
         return {"type": "anonymous"}
     if provider is None:
         # Without variables, a role. The search logs a line to stderr for each place that has none.

@@ -10,7 +10,7 @@ from fake_gcs.server import Reset, Short, Stall, Status
 from google.auth.credentials import AnonymousCredentials
 
 from pipeline.errors import StorageError
-from pipeline.storage import gcs, gcs_calls
+from pipeline.storage import gcs_calls
 from pipeline.storage.gcs import GcsStorage
 
 LARGE = os.urandom(256 * 1024) * 80  # 20 MiB: three pieces of an upload
@@ -250,14 +250,14 @@ def test_every_upload_carries_a_precondition(storage, bucket, gcs_server):
 def test_an_open_file_holds_one_piece_of_four_mib_at_the_most(storage, bucket, monkeypatch):
     """A scan has sixteen class tars open at once, and a worker more than one scan."""
     write(storage, f"{bucket}/x", LARGE)
-    held, sizes, read_range = [], [], gcs.read_range
+    held, sizes, part = [], [], GcsStorage.part
 
-    def spied(path, offset, size, left):
+    def spied(self, path, offset, size, left):
         held.append(len(file.raw._ahead))
         sizes.append(size)
-        return read_range(path, offset, size)
+        return part(self, path, offset, size, left)
 
-    monkeypatch.setattr(gcs, "read_range", spied)
+    monkeypatch.setattr(GcsStorage, "part", spied)
     with storage.open(f"{bucket}/x") as file:
         assert b"".join(iter(lambda: file.read(100_000), b"")) == LARGE
     assert set(held) == {0}

@@ -25,6 +25,11 @@ def test_the_size_of_a_directory_or_pipe_is_an_error(storage, tmp_path):
             storage.stat(str(path))
 
 
+def test_a_name_that_no_disk_can_have_is_named(storage, tmp_path):
+    with pytest.raises(StorageError, match=r"cannot find .*/xxx\S+: File name too long"):
+        storage.exists(f"{tmp_path}/{'x' * 300}")
+
+
 @pytest.mark.timeout(20)
 def test_an_update_of_a_pipe_is_refused(storage, tmp_path):
     os.mkfifo(tmp_path / "pipe")

@@ -5,18 +5,17 @@ import pickle
 import re
 import subprocess
 import sys
-from datetime import timedelta
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from fake_s3.server import SECRET, Reset, Short, Stall, Status
 
 from pipeline.errors import StorageError
 from pipeline.storage import s3_client
-from pipeline.storage.objects import MissingError
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import write_file
+from pipeline.storage.storage import MissingError, write_file
 
-FIPS = "https://s3-fips.us-gov-west-1.amazonaws.com"
 QUICK = {
     "init_backoff": timedelta(milliseconds=5),
     "max_backoff": timedelta(milliseconds=20),
@@ -78,7 +77,7 @@ def test_a_creation_and_an_update_whose_answers_were_lost_succeeded(
         ("read", Status(400), r"no valid credentials \(ExpiredToken\)\. Set AWS_ACCESS_KEY_ID"),
         ("read", Status(301), r"the bucket is in another region\. Set AWS_REGION to its own"),
         ("read", Status(503), r"status 503, SlowDown \(4 attempts\): Please reduce your request rate\.$"),
-        ("read", Reset(), r"the service does not answer \(4 attempts\): "),
+        ("read", Reset(), r"no valid answer \(4 attempts\): "),
         ("stat", Status(403), r"cannot find s3://.*/x: permission denied \(403\)"),
         ("list", Status(500), r"cannot list s3://.*/x: status 500, InternalError \(4 attempts\)"),
         ("delete", Status(403), r"cannot delete s3://.*/x: permission denied"),
@@ -117,6 +116,23 @@ def test_a_failed_upload_is_one_line_and_leaves_nothing(
     assert storage.entries(s3_bucket) == ({}, [])
 
 
+@pytest.mark.parametrize("size", [10, 9_000_000], ids=["small", "large"])
+def test_an_upload_that_the_bucket_holds_with_another_size_is_refused(
+    storage, s3_bucket, s3_server, size
+):
+    s3_server.fail("HEAD .*/x$", Stall(0.5))
+
+    def another():
+        s3_server.wait_for("HEAD .*/x$")
+        s3_server.write(s3_bucket.removeprefix("s3://"), "x", b"another's")
+
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(another)
+        with pytest.raises(StorageError, match="/x does not hold the bytes that were uploaded"):
+            write_file(storage, f"{s3_bucket}/x", bytes(size))
+        written.result()
+
+
 def test_a_bucket_is_no_object(storage, s3_bucket, s3_server):
     for action in (storage.read, storage.stat, storage.delete, storage.open):
         for place in (s3_bucket, f"{s3_bucket}/"):
@@ -152,6 +168,10 @@ def test_nothing_is_asked_twice_without_need(storage, known, s3_server):
     ("env", "text"),
     [
         ({"AWS_ENDPOINT_URL": "localhost:9"}, r"AWS_ENDPOINT_URL='localhost:9' must be like"),
+        (
+            {"AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "1"},
+            r"the host of http://127\S+ is an address, to which no",
+        ),
         ({"AWS_SECRET_ACCESS_KEY": None}, r"s3://\S+: .*Secret.*See the variables AWS_"),
         ({"AWS_PROFILE": "typo"}, r"profile \(typo\) could not be found.* See AWS_PROFILE"),
     ],
@@ -166,19 +186,28 @@ def test_wrong_settings_are_one_line(storage, s3_bucket, monkeypatch, forget_s3,
     assert "\n" not in str(caught.value)
 
 
+HOST, AMAZON = "https://host", "https://s3.us-east-1.amazonaws.com"
+FIPS = "https://s3-fips.us-east-1.amazonaws.com"
+
+
 @pytest.mark.parametrize(
-    ("env", "endpoint"),
+    ("env", "endpoint", "urls"),
     [
-        ({"AWS_ENDPOINT_URL": "https://host/"}, "https://host"),
-        ({"AWS_ENDPOINT": "https://host"}, "https://host"),
-        ({"AWS_ENDPOINT_URL_S3": FIPS}, FIPS),
-        ({}, None),
+        ({"AWS_ENDPOINT_URL": f"{HOST}/"}, HOST, [f"{HOST}/plain", f"{HOST}/with.dots"]),
+        ({"AWS_ENDPOINT": HOST}, HOST, [f"{HOST}/plain", f"{HOST}/with.dots"]),
+        ({"AWS_ENDPOINT_URL_S3": FIPS, "AWS_ENDPOINT_URL": HOST}, FIPS, [f"{FIPS}/plain", f"{FIPS}/with.dots"]),
+        ({"AWS_USE_FIPS_ENDPOINT": "true"}, FIPS, [f"{FIPS}/plain", f"{FIPS}/with.dots"]),
+        ({"AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true", "AWS_ENDPOINT_URL": HOST}, HOST, ["https://plain.host", "https://with.dots.host"]),
+        ({"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true", "AWS_ENDPOINT_URL": HOST}, None,
+         ["https://plain.s3.us-east-1.amazonaws.com", f"{AMAZON}/with.dots"]),
+        ({"AWS_ENDPOINT_URL": ""}, None, ["https://plain.s3.us-east-1.amazonaws.com", f"{AMAZON}/with.dots"]),
+        ({}, None, [None, None]),
     ],
     ids=str,
-)
+)  # fmt: skip
 @pytest.mark.parametrize("files", [False, True], ids=["variables", "files"])
 def test_an_endpoint_that_is_stated_is_the_only_one(
-    storage, monkeypatch, forget_s3, tmp_path, env, endpoint, files
+    storage, monkeypatch, forget_s3, tmp_path, env, endpoint, urls, files
 ):
     monkeypatch.delenv("AWS_ENDPOINT_URL")
     for name, value in env.items():
@@ -188,10 +217,11 @@ def test_an_endpoint_that_is_stated_is_the_only_one(
         monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     forget_s3()
     assert s3_client.service().endpoint == endpoint
-    of_dots, plain = (s3_client.store_of(name).config for name in ("with.dots", "plain"))
-    assert of_dots.get("endpoint") == plain.get("endpoint") == endpoint
-    virtual = [str(config["virtual_hosted_style_request"]) for config in (of_dots, plain)]
-    assert virtual == ["false", "false" if endpoint else "true"]
+    plain, dotted = (s3_client.store_of(name).config for name in ("plain", "with.dots"))
+    # no variable overrides this key, and in this style the client does not append the bucket
+    assert [config.get("endpoint_url_s3") for config in (plain, dotted)] == urls
+    virtual = [config["virtual_hosted_style_request"] for config in (plain, dotted)]
+    assert virtual == ["true", "true" if urls[1] else "false"]
 
 
 def test_a_bucket_that_does_not_exist_is_named(storage, s3_bucket):
@@ -205,14 +235,25 @@ def test_a_bucket_that_does_not_exist_is_named(storage, s3_bucket):
 def test_nothing_that_listens_is_said(storage, s3_bucket, monkeypatch, forget_s3):
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
     forget_s3()
-    with pytest.raises(StorageError, match=r"the service does not answer \(4 attempts\)"):
+    with pytest.raises(StorageError, match=r"no valid answer \(4 attempts\)"):
         storage.read(f"{s3_bucket}/x")
 
 
-@pytest.mark.parametrize("name", ["a//b", "./a", "a/../b"])
+@pytest.mark.parametrize("name", ["/a", "a//b", "./a", "a/../b", "a\tb"])
 def test_names_that_no_client_can_send_are_refused(storage, s3_bucket, name):
-    with pytest.raises(StorageError, match=r"no empty part, '.' or '..'"):
-        storage.read(f"{s3_bucket}/{name}")
+    for use in (storage.read, storage.list, lambda path: write_file(storage, path, b"")):
+        with pytest.raises(StorageError, match="no part that is empty, '.' or '..'; rename what"):
+            use(f"{s3_bucket}/{name}/x")
+    assert storage.entries(s3_bucket) == ({}, [])
+
+
+@pytest.mark.parametrize("name", ["d//x", "d/../x", "d/a\tb"])
+def test_a_directory_in_which_another_tool_made_such_a_name_cannot_be_listed(
+    storage, s3_bucket, s3_server, name
+):
+    s3_server.write(s3_bucket.removeprefix("s3://"), name, b"")
+    with pytest.raises(StorageError, match=r"cannot list \S+: .*; rename what has one"):
+        storage.list(f"{s3_bucket}/d")
 
 
 @pytest.mark.parametrize("name", ["ignores", "refuses"])
@@ -229,12 +270,6 @@ def test_a_service_without_conditional_writes_is_refused_before_anything_is_writ
     ):
         storage.create(f"{bucket}/run/claim", b"mine")
     assert storage.entries(bucket) == ({}, [])
-
-
-def test_more_names_than_a_page_has_are_listed(storage, s3_bucket, s3_server):
-    for number in range(1001):
-        s3_server._call("PUT", f"/{s3_bucket.removeprefix('s3://')}/d/{number:04}", "x")
-    assert list(storage.list(f"{s3_bucket}/d")) == [f"{number:04}" for number in range(1001)]
 
 
 def test_an_upload_that_is_given_up_leaves_no_parts(storage, s3_bucket, s3_server):
@@ -257,11 +292,12 @@ def test_directories_that_other_tools_made_are_no_files(storage, s3_bucket, s3_s
     assert storage.entries(f"{s3_bucket}/empty") == ({}, [])
 
 
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
 def test_a_bucket_may_be_a_part_of_the_host_name(
-    storage, s3_bucket, s3_server, monkeypatch, forget_s3
+    storage, s3_bucket, s3_server, monkeypatch, forget_s3, variable
 ):
     # No name resolves here: the server is the proxy.
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://s3.test")
+    monkeypatch.setenv(variable, "http://s3.test")
     monkeypatch.setenv("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "true")
     forget_s3()
     s3_server.reset()
@@ -291,10 +327,16 @@ def test_profiles_in_files_say_where_buckets_are_and_who_asks(
     write_file(storage, f"{s3_bucket}/x", b"x")
     assert storage.read(f"{s3_bucket}/x") == b"x"
     assert s3_client.service()[:3] == (url, "eu-north-1", False)
-    forget_s3()
+    # boto3 renews credentials ten minutes before they expire, so none is kept for longer
+    expires = s3_client.service().credentials()["expires_at"]
+    assert expires <= datetime.now(UTC) + timedelta(minutes=10)
     monkeypatch.setitem(sys.modules, "boto3", None)
-    with pytest.raises(StorageError, match=r"AWS_PROFILE and the files in ~/\.aws need boto3"):
-        storage.read(f"{s3_bucket}/x")
+    for needs_boto3 in ({}, {"AWS_ACCESS_KEY_ID": "k", "AWS_USE_FIPS_ENDPOINT": "true"}):
+        for variable, value in needs_boto3.items():
+            monkeypatch.setenv(variable, value)
+        forget_s3()
+        with pytest.raises(StorageError, match=r"AWS_PROFILE, .* the files in ~/\.aws need boto3"):
+            storage.read(f"{s3_bucket}/x")
 
 
 PROGRAM = """

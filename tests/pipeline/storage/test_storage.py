@@ -10,7 +10,7 @@ from pipeline.errors import OptionError, StorageError
 from pipeline.shards.frames import crc32c
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import Stat, Storage, in_parallel, join
+from pipeline.storage.storage import MissingError, Stat, Storage, in_parallel, join, read_file
 
 MEGABYTE = 10**6
 LARGE = os.urandom(256 * 1024) * 80  # 20 MiB: several pieces of an upload
@@ -148,9 +148,12 @@ def test_a_file_is_read_from_any_place(storage, directory):
 
 @pytest.mark.parametrize("call", ["stat", "read", "open"])
 def test_a_missing_file_is_named(storage, directory, call):
-    with pytest.raises(StorageError, match=r"cannot \w+ .*/nothing: "):
-        getattr(storage, call)(f"{directory}/nothing")
-    assert not storage.exists(f"{directory}/nothing")
+    write(storage, f"{directory}/file", b"")
+    for path in (f"{directory}/nothing", f"{directory}/file/nothing"):
+        with pytest.raises(MissingError, match=rf"cannot \w+ {path}: "):
+            getattr(storage, call)(path)
+        assert not storage.exists(path)
+        assert read_file(storage, path) is None
 
 
 def test_deleting_twice_is_no_error(storage, directory):
@@ -169,6 +172,20 @@ def test_listing_gives_files_with_their_sizes_and_directories_apart(storage, dir
     assert storage.entries(directory) == (storage.list(directory), ["dir a", "dir b"])
     assert storage.entries(f"{directory}/nowhere") == ({}, [])
     assert storage.exists(f"{directory}/dir a")
+
+
+@pytest.mark.parametrize(("kind", "name"), [("s3", "/x"), ("gcs", "/x"), ("gcs", "d//x")], ids=str)
+def test_a_directory_of_a_bucket_with_a_subdirectory_without_a_name_is_refused(request, kind, name):
+    """A walk would come back to the directory, for ever."""
+    bucket = request.getfixturevalue("s3_bucket" if kind == "s3" else "bucket")
+    server = request.getfixturevalue(f"{kind}_server")
+    server.write(bucket.rpartition("/")[2], name, b"")
+    directory = f"{bucket}/{name.partition('/')[0]}".rstrip("/")
+    with pytest.raises(
+        StorageError, match=f"cannot list {directory}: .* as in {directory}//name. Rename the"
+    ):
+        open_storage(bucket).entries(directory)
+    assert open_storage(bucket).list(directory) == {}
 
 
 def test_stats_agree_unless_size_or_checksum_differ():
