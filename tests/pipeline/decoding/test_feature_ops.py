@@ -172,6 +172,8 @@ def test_casting_an_integer_keeps_its_value_or_fails(old, new, data):
         (np.float32([255.6]), "uint8", None),
         (np.float32([np.nan]), "int32", None),
         (np.float32([2**31]), "int32", None),
+        (np.float16([-np.inf]), "int64", None),
+        (np.float32([]), "int8", []),
         (np.int64([0, 5]), "bool", [False, True]),
         (np.array([True, False]), "float32", [1, 0]),
         (np.array([True, False]), "uint8", [1, 0]),
