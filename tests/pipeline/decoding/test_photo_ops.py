@@ -165,6 +165,13 @@ def test_an_incomplete_or_invalid_image_is_an_error_that_names_the_record(images
         next(iter(source.batches()))
 
 
+def test_a_line_of_pixels_is_not_enlarged_without_a_limit():
+    op = DecodeCentralCrop("image", size=(8, 8), resize_short=32, max_pixels=3000)
+    assert run(op, encoded(picture(40, 20), "PNG")).shape == (8, 8, 3)
+    with pytest.raises(SchemaError, match=r"once its shorter side is 32\. .* 32 and 6400\."):
+        run(op, encoded(picture(400, 2), "PNG"))
+
+
 @pytest.fixture
 def images_of(write_dataset, tmp_path):
     """images_of([encoded image, ...]) -> a dataset of ours with these records in its split "train"."""
