@@ -108,8 +108,10 @@ def test_labels_of_a_large_split_are_those_of_a_sample_and_it_says_so(
 
 def test_all_labels_are_counted_if_they_are_few_and_damaged_records_are_apart(animals, describe):
     directory = animals([[named(1)] * 900, [named(2), *[named(3)] * 99]], classes=4)
-    flip_payload_bits(directory, "train", 7, 9)
-    printed = describe(directory, "--samples", "0")
+    flip_payload_bits(directory, "train", 0, 9)
+    printed = describe(directory, "--samples", "2")
+    assert "train: record 0 cannot be shown. " in printed
+    assert "train: record 500, " in printed
     assert (
         "train: labels of all 1,000 records; 3 of 4 classes occur. 2 records are damaged and left out here. "
         "To find every damaged record, run: " in printed
