@@ -185,11 +185,10 @@ def described(names=None, **num_classes):
     return texts | ({"label.labels.txt": "\n".join(names) + "\n"} if names else {})
 
 
-def test_names_of_classes_are_those_of_the_file():
-    assert tfds_classes(described(["cat", "dog"], label=2)) == tfds_labels(
-        described(["cat", "dog"], label=2)
-    )
-    assert tfds_classes(described(["cat", "dog"], label=2)) == Labels("label", 0, ("cat", "dog"))
+@pytest.mark.parametrize("names", [["cat", "dog"], ["cat ", "", "dog"]])
+def test_names_of_classes_are_those_that_tfds_reads_in_the_file(names):
+    files = described(names, label=2)
+    assert tfds_classes(files) == tfds_labels(files) == Labels("label", 0, ("cat", "dog"))
 
 
 def test_classes_without_names_are_called_by_their_numbers_as_in_tfds():
