@@ -199,6 +199,13 @@ def test_counting_and_reading_report_where_a_file_is_damaged(tmp_path, name):
             fetch(records, np.arange(records.info.num_records))
 
 
+def test_a_file_that_shrinks_before_it_is_counted_is_an_error(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(DATA[:-7])
+    with pytest.raises(ShardError, match=r"record 44 at byte \d+: the file ends at byte"):
+        open_tfrecords("these", {str(path): Stat(len(DATA))}, STORAGE)
+
+
 def test_a_file_of_another_count_than_was_said_is_an_error(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(DATA)
