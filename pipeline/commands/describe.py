@@ -102,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         check_page(args.html)
     manifest = read_manifest(args.directory)
     if args.split is not None:
-        manifest = replace(manifest, splits={args.split: manifest.split(args.split)})
+        manifest = replace(manifest, splits={args.split: manifest.entry(args.split)})
     text = None
     try:
         text = find_text_info(manifest)

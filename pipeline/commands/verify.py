@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from rich.box import SIMPLE_HEAD
 
-from pipeline.checks import did_you_mean
 from pipeline.commands.dataset_facts import LabelCounts
 from pipeline.commands.split_verifier import Cause, Problem, SplitVerifier, check_sidecars
 from pipeline.console.console import Console, byte_bar, say, table
@@ -149,10 +148,7 @@ def _parser() -> Parser:
 
 def _splits(names: Sequence[str] | None, manifest: Manifest) -> list[str]:
     for name in names or ():
-        if name not in manifest.splits:
-            raise OptionError(
-                f"{manifest.directory} has no split {name!r}.{did_you_mean(name, manifest.splits)}"
-            )
+        manifest.entry(name)
     if not manifest.splits:
         raise ManifestError(
             f"{manifest.directory}: the manifest has no splits, so there is nothing to verify."

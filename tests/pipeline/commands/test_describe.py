@@ -152,13 +152,14 @@ def test_samples_show_every_kind_of_value(animals, describe, images):
 
 def test_an_empty_split_and_one_without_labels_are_described_too(write_dataset, tmp_path, describe):
     schema = Schema("numbers", {"number": Feature("int64")})
-    printed = describe(
-        write_dataset(tmp_path / "data", {"train": [[{"number": 5}]], "test": [[], []]}, schema)
-    )
+    splits = {"train": [[{"number": 5}]], "test": [[], []]}
+    directory = write_dataset(tmp_path / "data", splits, schema)
+    printed = describe(directory)
     assert "\ntest 0 0 B 2 0\n" in printed
     assert "0 B to 0 B 2 █" in printed
     assert "labels" not in printed
     assert "\nnumber 5\n" in printed
+    assert "\ntest 0 0 B 2 0\n" in describe(directory, "--split", "test")
 
 
 def test_a_dataset_that_cannot_be_described_is_one_line_and_exit_code_2(animals, tmp_path):
