@@ -1,6 +1,5 @@
 """Features that are kept, dropped, renamed and cast, and what a batch has of them."""
 
-import logging
 from dataclasses import dataclass
 
 import numpy as np
@@ -137,12 +136,6 @@ def test_user_ops_may_drop_features_or_not_support_dropping():
 def test_a_dropped_or_duplicate_feature_is_an_error_that_names_the_op(ops, options, text):
     with pytest.raises(OptionError, match=text):
         Decoder(SCHEMA, 1, ops=ops, **options)
-
-
-def test_ops_that_leave_no_feature_cause_a_warning(caplog):
-    with caplog.at_level(logging.WARNING):
-        Decoder(SCHEMA, 1, ops=[Keep(["name"])])
-    assert "no feature fits a batch" in caplog.text
 
 
 INTEGERS = st.sampled_from(["u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8"]).map(np.dtype)
