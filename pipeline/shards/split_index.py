@@ -252,8 +252,8 @@ def load_index(
     if index_dir and storage.remote:
         files = LocalStorage()
         path = _copy(storage, path, join(index_dir, f"{entry.index_crc32c:08x}.npy"), entry)
-    found = None if files.remote else find_file(files, path)
-    mapped = found is not None and found.bytes > WHOLE_BYTES  # each map takes a file descriptor
+    stat = None if files.remote else find_file(files, path)
+    mapped = stat is not None and stat.bytes > WHOLE_BYTES  # each map takes a file descriptor
     data = files.map(path) if mapped else files.read(path)
     by_parts = len(data) > WHOLE_BYTES and not check_all and not index_dir
     parts = find_parts(storage, directory, split, entry) if by_parts else None
