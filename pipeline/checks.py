@@ -1,4 +1,4 @@
-"""Checks of what a user gives: numbers, names and patterns; and the hint for an unknown name.
+"""Checks of arguments: numbers, names and patterns; and the hint for an unknown name.
 Stdlib only."""
 
 import difflib
@@ -71,7 +71,7 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def check_patterns(patterns: Iterable[str], names: Collection[str], what: str) -> None:
-    """Raises OptionError for a pattern that matches none of the names. what: they are of."""
+    """Raises OptionError for a pattern that matches none of the names. what: what has them."""
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise OptionError(

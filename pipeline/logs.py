@@ -33,8 +33,8 @@ def show(level: int = logging.INFO) -> None:
 
 @contextlib.contextmanager
 def errors_only() -> Iterator[None]:
-    """Drops infeed's warnings and lesser lines inside the block: for a command that says itself
-    what they say."""
+    """Drops infeed's warnings and lesser lines inside the block: for a command that reports the
+    same itself."""
     levels = {ours: ours.level for ours in map(logging.getLogger, _OURS)}
     for ours in levels:
         ours.setLevel(logging.ERROR)

@@ -26,8 +26,8 @@ def version_of(package: str) -> str:
 def how_to_install(*names: str) -> str:
     """The command for these extras, quoted for a shell: pip install -e '.[tf]' in a checkout.
 
-    Elsewhere it lists what they require, as no package index has infeed; where nothing tells that,
-    it names the extras: an error must not fail on its remedy."""
+    Elsewhere it lists what they require, as no package index has infeed. Without metadata it names
+    the extras: an error must not fail on its remedy."""
     if _is_checkout():
         # Path.cwd() fails where it was removed
         here = "." if os.environ.get("PWD") == str(_ROOT) else _ROOT

@@ -59,7 +59,7 @@ class TensorFlowOp:
     def output_spec(self, specs: Specs) -> Specs:
         """See Op."""
         if importlib.util.find_spec("tensorflow") is None:
-            _tensorflow()  # raises: that it is missing is no error of a record
+            _tensorflow()  # raises now: a missing package is not an error of a record
         self._ragged.update(key for key in self.reads if key in specs and None in specs[key].shape)
         return self.op.output_spec(specs)
 

@@ -1,4 +1,4 @@
-"""Numbers in a bounded memory: their count and range, and a sample of them that is fair."""
+"""Numbers in bounded memory: their count and range, and an unbiased sample of them."""
 
 import math
 from array import array
@@ -9,7 +9,7 @@ import numpy as np
 from pipeline.pages.figures import not_finite
 
 MOST_VALUES = 50_000  # of a feature: 0.4 MB
-FEW = 32  # values, of which a loop is faster than NumPy
+FEW = 32  # values, up to which a loop is faster than NumPy
 
 
 class BoundedValues:

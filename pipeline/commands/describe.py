@@ -39,7 +39,7 @@ from pipeline.commands.split_facts import SplitFacts, split_facts
 from pipeline.console.commands import program
 from pipeline.console.console import Console, say, table
 from pipeline.console.parser import FACTS, Parser, exit_with
-from pipeline.errors import OptionError, StorageError
+from pipeline.errors import CorruptRecordError, OptionError, SchemaError, StorageError
 from pipeline.orders.defaults import Sizes, plan_records, training_bytes
 from pipeline.orders.order import MAX_RECORDS
 from pipeline.pages.page import check_page, write_page
@@ -102,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         check_page(args.html)
     manifest = read_manifest(args.directory)
     if args.split is not None:
-        manifest = replace(manifest, splits={args.split: manifest.split(args.split)})
+        manifest = replace(manifest, splits={args.split: manifest.entry(args.split)})
     text = None
     try:
         text = find_text_info(manifest)
@@ -267,11 +267,14 @@ def _bars(title: str, rows: Sequence[tuple[str, int]], unit: str) -> Group:
     return Group(Text(f"\n{title}"), table(("", unit, ""), cells))
 
 
-def _record_table(reader: IndexedRecords, number: int, info: TextInfo | None) -> Table:
-    payload = fetch_payload(reader, number)
+def _record_table(reader: IndexedRecords, number: int, info: TextInfo | None) -> Table | Text:
     manifest = reader.manifest
     rows = []
-    values = {"(opaque)": [payload]} if manifest.schema.opaque else decode_example(payload)
+    try:
+        payload = fetch_payload(reader, number)
+        values = {"(opaque)": [payload]} if manifest.schema.opaque else decode_example(payload)
+    except (CorruptRecordError, SchemaError) as e:
+        return Text(f"{reader.split}: record {number:,} cannot be shown. {e}")
     for key, items in sorted(values.items()):
         feature = manifest.schema.features.get(key)
         text = ", ".join(_item(feature, item) for item in items[:4])

@@ -138,8 +138,9 @@ def _add(facts: Facts, manifest: Manifest, values: Mapping[str, Sequence[Any]]) 
             _add_images(facts, key, items)
         if feature.dtype == "bytes" and key not in (*FILE_NAME_KEYS, *OF_FILES):
             facts.values[Measure(BYTES, f"sizes of {key}", "bytes")].add([*map(len, items)])
-        told = (packed and feature.shape) or (manifest.labels and key == manifest.labels.key)
-        if feature.dtype != "bytes" and key not in OF_FILES and not told:
+        is_label = manifest.labels and key == manifest.labels.key
+        is_number = feature.dtype != "bytes" and not is_label and not (packed and feature.shape)
+        if is_number and key not in OF_FILES:
             facts.values[Measure(NUMBERS, key)].add(items)
     if packed:
         numbers, tokens = np.unique(

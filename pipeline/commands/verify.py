@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from rich.box import SIMPLE_HEAD
 
-from pipeline.checks import did_you_mean
 from pipeline.commands.dataset_facts import LabelCounts
 from pipeline.commands.split_verifier import Cause, Problem, SplitVerifier, check_sidecars
 from pipeline.console.console import Console, byte_bar, say, table
@@ -149,10 +148,7 @@ def _parser() -> Parser:
 
 def _splits(names: Sequence[str] | None, manifest: Manifest) -> list[str]:
     for name in names or ():
-        if name not in manifest.splits:
-            raise OptionError(
-                f"{manifest.directory} has no split {name!r}.{did_you_mean(name, manifest.splits)}"
-            )
+        manifest.entry(name)
     if not manifest.splits:
         raise ManifestError(
             f"{manifest.directory}: the manifest has no splits, so there is nothing to verify."
@@ -207,7 +203,8 @@ def write_dali_index(directory: str, entry: SplitEntry, index: SplitIndex) -> li
         offsets = np.cumsum(sizes) - sizes
         lines = (f"{offset} {size}\n" for offset, size in zip(offsets, sizes, strict=True))
         path = join(directory, f"{entry.shards[number].file}.idx")
-        if storage.exists(path) and not storage.read(path).startswith(b"0 "):
+        # that of a shard without records is empty
+        if storage.exists(path) and storage.read(path)[:2] not in (b"0 ", b""):
             raise OptionError(
                 f"{path} exists and is not an index for DALI. Give another directory, or move the "
                 "file."

@@ -1,4 +1,4 @@
-"""What commands print with, so that control characters in raw data never reach a terminal."""
+"""The output of commands. Control characters in raw data never reach a terminal."""
 
 import os
 from collections.abc import Container, Iterable

@@ -1,4 +1,4 @@
-"""How a command ends: its exit code, Ctrl-C, and what it prints that nobody reads or no disk takes.
+"""How a command ends: its exit code, Ctrl-C, and output that nobody reads or no disk has room for.
 
 Depends only on the standard library. It is imported before everything else, so that Ctrl-C while a
 command imports ends it with exit code 130, without a traceback."""

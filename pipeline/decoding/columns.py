@@ -12,8 +12,8 @@ from pipeline.spec import objects
 
 
 class Slices(Sequence[bytes]):
-    """One value of each record, cut out of it when it is asked for. So the photographs of a batch
-    are never in memory together, which costs as much as a tenth of decoding them."""
+    """One value of each record, cut out of its payload on access. So the images of a batch are
+    never in memory together: copying them takes a tenth of the time of decoding."""
 
     def __init__(
         self, payloads: Sequence[bytes], rows: np.ndarray, begins: np.ndarray, sizes: np.ndarray
@@ -40,8 +40,8 @@ Columns = dict[str, Column]
 def renumbered(
     columns: Mapping[str, Column], by: Mapping[str, Renumbering]
 ) -> tuple[Columns, np.ndarray | None]:
-    """The columns in `by` with other numbers; and how many values of each record became missing by
-    that, int32 [n], or None if none can. Raises SchemaError for a number that is no class."""
+    """The columns in `by`, renumbered; and the number of values of each record that became missing,
+    int32 [n], or None if none can. Raises SchemaError for a number that is not a class."""
     numbers = Columns()
     hidden = None
     for key, renumber in by.items():
@@ -62,7 +62,7 @@ def renumbered(
 
 
 def merged(parts: Sequence[tuple[np.ndarray, Columns]]) -> Columns:
-    """The columns of all rows, from those of some."""
+    """The columns of all rows, from columns of some of them."""
     columns_of_all = Columns()
     order = np.argsort(np.concatenate([rows for rows, _ in parts]))
     for key in parts[0][1]:

@@ -43,7 +43,7 @@ class JpegHeader(NamedTuple):
 
 def jpeg_header(encoded: bytes) -> JpegHeader:
     """SchemaError for a damaged header."""
-    # libjpeg's own look would hand over the GIL for a microsecond, and threads wait to get it back
+    # libjpeg's own parser would release the GIL for a microsecond, and wait to get it back
     with contextlib.suppress(Reject):
         height, width, components = frame_header(encoded)
         if height and width and components in (1, 3):
@@ -72,7 +72,7 @@ def jpeg_window(
     top = left = 0
     pixels = None
     if header.plain and (part := part_of(encoded, window)):
-        with contextlib.suppress(ValueError):  # the whole image tells why
+        with contextlib.suppress(ValueError):  # decoding the complete image states the reason
             pixels = _turbo_pixels(part.data, part.size, channels, scale_denom)
             top, left = part.top // scale_denom, part.left // scale_denom
     if pixels is None:
@@ -89,7 +89,7 @@ def jpeg_pixels(
 
     scale_denom: 2, 4 or 8 divide the size, rounded up, except where Pillow decodes."""
     if header.plain:
-        # of damage, and of what libjpeg only warns of: Pillow tells them apart
+        # raised for damage, and for what libjpeg only warns of: Pillow tells them apart
         with contextlib.suppress(ValueError):
             return _turbo_pixels(encoded, header.size, channels, scale_denom)
     return pillow_pixels(encoded, "JPEG", header.size, channels)

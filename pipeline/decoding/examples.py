@@ -26,8 +26,8 @@ _MOST_ORDERS = 3  # of keys, in one batch; other records are decoded one by one
 # entries of a record times records: a record of a million keys would cost the batch gigabytes
 _MOST_STEPS = 1 << 20
 _LONGEST_KEY = 256  # bytes
-_TOO_LONG = 1 << 40  # in place of a length of over five bytes
-_LARGE = 4  # times what is looked at: larger records are not joined
+_TOO_LONG = 1 << 40  # replaces lengths of more than five bytes
+_LARGE = 4  # records that exceed the bytes to be examined by this factor are not joined
 _LENGTHS = 26  # bytes of an entry before its value, without key and tag: four lengths, four tags
 
 
@@ -106,21 +106,21 @@ class ExampleParser:
         return parts[0][1] if len(parts) == 1 else merged(parts)
 
     def _in_step(self, payloads: Sequence[bytes]) -> tuple[np.ndarray, Columns]:
-        """Which records have the order of keys of the batch before, or that of the first record,
-        and their columns.
+        """bool [n]: which records have their keys in the order of the previous batch, or of the
+        first record; and their columns.
 
-        No columns if there is none, or any value among them is not as it should be."""
+        No columns if there is no such record, or if any of their values is malformed."""
         if not payloads:
             return np.zeros(0, bool), {}
         text = _text_of(payloads, self._order)
         alike, ranges = _walk(text, self._order)
         if not alike.any():
             keys = example_keys(payloads[0]) or ()  # none if it is not an Example
-            bearable = (
+            few_and_short = (
                 len(keys) * len(payloads) <= _MOST_STEPS
                 and max(map(len, keys), default=0) <= _LONGEST_KEY
             )
-            self._order = order = _Order(keys if bearable else (), self._features)
+            self._order = order = _Order(keys if few_and_short else (), self._features)
             text = _text_of(payloads, order)
             alike, ranges = _walk(text, order)
         if not alike.any():
@@ -159,7 +159,7 @@ class _Joined:
         self.data = np.frombuffer(b"".join([*payloads, _PADDING]), np.uint8)
 
     def look(self, _entry: int, offsets: np.ndarray) -> np.ndarray:
-        """The places in `data` of what is at these offsets of the records."""
+        """The places in `data` of these offsets into the records."""
         return self._begins + offsets
 
     def ranges(
@@ -170,8 +170,8 @@ class _Joined:
 
 
 class _Windows:
-    """The beginnings of entries alone, of records that are large beside them. Joining photographs
-    takes 50 times as long as parsing them."""
+    """Only the beginnings of entries, for records that are much larger. Joining photographs takes
+    50 times as long as parsing them."""
 
     def __init__(self, payloads: Sequence[bytes], sizes: np.ndarray, order: _Order) -> None:
         self.payloads = payloads
@@ -182,7 +182,7 @@ class _Windows:
         self.data = self._looks.ravel()
 
     def look(self, entry: int, offsets: np.ndarray) -> np.ndarray:
-        """See _Joined: what is at the offsets of an entry's beginnings."""
+        """See _Joined. entry: the one that begins at these offsets."""
         width = self._width
         windows = [
             payload[at : at + width].ljust(width, b"\0")
@@ -209,8 +209,8 @@ def _text_of(payloads: Sequence[bytes], order: _Order) -> _Joined | _Windows:
 
 
 def _walk(text: _Joined | _Windows, order: _Order) -> tuple[np.ndarray, dict[bytes, _Ranges]]:
-    """Which of the records have this order, and where in those the values of the features with a
-    tag are."""
+    """bool [n]: which records have this order; and where the values of their features with a tag
+    are."""
     if ranges := _as_first(text, order):
         return np.ones(len(text.sizes), bool), ranges
     data = text.data
@@ -251,8 +251,8 @@ def _walk(text: _Joined | _Windows, order: _Order) -> tuple[np.ndarray, dict[byt
 
 
 def _as_first(text: _Joined | _Windows, order: _Order) -> dict[bytes, _Ranges]:
-    """Where values are in all records, if these differ from the first one in nothing else, as rows
-    of a table do: a tenth of the time. Nothing if one does."""
+    """Where the values are, if all records differ from the first one in nothing else, as rows of a
+    table do; {} if one does. Takes a tenth of the time."""
     count = len(text.sizes)
     if count < 2 or isinstance(text, _Windows) or (text.sizes != text.sizes[0]).any():
         return {}
@@ -287,8 +287,8 @@ def _begin_as(
 def _long_entry(
     data: np.ndarray, at: np.ndarray, head: bytes, tag: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Whether entries at `at` have this head and tag, where their values begin, and their size. Of
-    any lengths."""
+    """Whether entries of any length at `at` have this head and tag, where their values begin, and
+    their size."""
     fits = data.take(at, mode="clip") == 0x0A
     size, at = _lengths(data, at + 1)
     stop = at + size
@@ -330,8 +330,8 @@ def _columns(
     ranges: Mapping[bytes, _Ranges],
     wide: bool,
 ) -> Columns:
-    """The columns of these features of the records `rows`; none at all if a list does not have the
-    number of values that it should have, or is cut."""
+    """The columns of these features of the records `rows`; {} if a list is cut or has the wrong
+    number of values."""
     columns = Columns()
     for key, feature in features.items():
         if feature.dtype == "bytes":
@@ -358,7 +358,7 @@ def _columns(
 
 
 def _together(features: Mapping[bytes, Feature]) -> Iterable[Sequence[bytes]]:
-    """The keys of numbers that are found in one step: all single ones of a kind, and each list."""
+    """The keys of numbers parsed in one step: all single ones of a dtype, and each list."""
     groups = defaultdict[Any, list[bytes]](list)
     for key, feature in features.items():
         if feature.dtype != "bytes":

@@ -148,9 +148,9 @@ class Cast(OneFeatureOp):
             return {self.key: cast}
         if dtype.kind == "f":
             fits = np.isfinite(cast) == np.isfinite(value)
-        else:  # casting back can restore a sign that the cast has lost
-            with np.errstate(invalid="ignore"):
-                fits = (cast.astype(value.dtype) == value) & ((cast < 0) == (value < 0))
+        else:
+            bounds = (value.min(initial=0), value.max(initial=0))
+            fits = [holds(dtype, bound.item()) for bound in bounds]
         if not np.all(fits):
             raise SchemaError(
                 f"{self.key!r} has a value that {self.dtype} cannot hold, in {self!r}. Its minimum "

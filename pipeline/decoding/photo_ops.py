@@ -166,6 +166,12 @@ class DecodeCentralCrop(_Photo):
             )
         pixels = self._window(value, full_image, (self.resize_short, self.resize_short))
         height, width = resized_short(pixels.shape[0], pixels.shape[1], self.resize_short)
+        if height * width > self.max_pixels:
+            raise SchemaError(
+                f"{self.key!r} has more pixels than max_pixels={self.max_pixels} once its shorter "
+                f"side is {self.resize_short}. Give the op a larger max_pixels, or leave such "
+                f"records out with on_error. Its height and width would be {height} and {width}."
+            )
         y = (height - side) // 2
         x = (width - side) // 2
         return self._resized(pixels, (height, width))[y : y + side, x : x + side]

@@ -229,7 +229,7 @@ def _pillow(change: Callable[[Image.Image, float], Image.Image]) -> Augmentation
 
 
 def _enhanced(kind: Callable[[Image.Image], Any]) -> Augmentation:
-    """kind: of Pillow's ImageEnhance."""
+    """kind: a class of Pillow's ImageEnhance."""
     return _pillow(lambda picture, signed: kind(picture).enhance(1 + 0.99 * signed))
 
 

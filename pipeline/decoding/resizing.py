@@ -93,8 +93,8 @@ def bordered(image: np.ndarray, width: int, fill: Fill) -> np.ndarray:
 
 
 def _as_bytes(image: np.ndarray) -> np.ndarray | None:
-    """uint8 [h, w, bytes of a pixel], because OpenCV does not take every dtype; None if it does not
-    take so many."""
+    """uint8 [h, w, bytes per pixel], because OpenCV does not support every dtype; None for more
+    channels than it supports."""
     pixels = np.ascontiguousarray(image).view(np.uint8)
     return pixels if pixels.shape[2] <= _MOST_CHANNELS else None
 

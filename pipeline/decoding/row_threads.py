@@ -15,18 +15,17 @@ from pipeline.machine import num_cores
 
 _FIRST, _MEASURED, _PART = 4, 9, 8  # rows
 THREADS: int | None = None  # None: one per core. Worker processes share the cores
-_MOST_THREADS = 8  # of photographs, sixteen make a fifth less: they wait for the GIL
+_MOST_THREADS = 8  # sixteen decode a fifth fewer photographs: they wait for the GIL
 _SLOW = 100e-6  # seconds of CPU time per row
 _MOST_SECONDS = 0.1  # of measuring one row: an op may hang
 
 
 class RowThreads:
-    """Applies a function to the rows of a batch, in as many threads as there are cores, if that
-    pays.
+    """Applies a function to the rows of a batch, in one thread per core if that pays.
 
-    Python's threads take turns at its lock, which the decoders of images release: photographs are
-    decoded on all cores. But where a row takes less than 100 us, threads mostly wait for each
-    other, and take half as long again. Rows of the batch before show which it is."""
+    Decoders of images release the GIL, so photographs are decoded on all cores. If a row takes less
+    than 100 us, threads mostly wait for each other and take half as long again. The previous batch
+    decides which it is."""
 
     def __init__(self) -> None:
         self._slow: bool | None = None
@@ -62,8 +61,8 @@ class RowThreads:
 
 
 def _gil_share(row: range, apply: Callable[[range], Any]) -> float:
-    """Lets another thread make a row while this one asks for the GIL all the time, and tells for
-    which share of the time it waited. For a core either of them may wait, which does not count."""
+    """The share of the time for which this thread waits for the GIL, which it requests all the
+    time, while another one makes a row. Waiting for a core does not count, in either thread."""
 
     def make() -> float:
         before = _waited_for_a_core()
@@ -81,7 +80,7 @@ def _gil_share(row: range, apply: Callable[[range], Any]) -> float:
 
 
 def _waited_for_a_core() -> float:
-    """Seconds for which this thread did, which only Linux tells."""
+    """Seconds for which this thread has waited for a core; 0 where the system is not Linux."""
     with contextlib.suppress(OSError):
         return 1e-9 * int(Path("/proc/thread-self/schedstat").read_text().split()[1])
     return 0.0

@@ -25,7 +25,7 @@ from pipeline.spec import UNSEEN, Layout, centered, chosen_specs, delivered, obj
 
 
 class TooSlow(Exception):  # noqa: N818 (not an error: the rows are decoded in smaller parts)
-    """Ops took longer than they may."""
+    """The ops exceeded their time limit."""
 
 
 class RowDecoder:

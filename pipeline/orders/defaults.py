@@ -33,7 +33,7 @@ MAX_STREAMS = 64
 PAGE_BYTES = 4096  # a disk reads no less, so smaller records are cheap only with their neighbours
 # Of files that can only be read from the front, which pass records before they are due.
 WHOLE_FILES_WINDOW_BYTES = 512 * 1024**2  # over all hosts
-# records differ in size, and one outside the read-ahead would be passed in vain
+# records differ in size, and one outside the read-ahead would be passed and read again
 WHOLE_FILES_MARGIN = 1.25
 
 
@@ -140,7 +140,7 @@ def _windows(
     if block is None:
         block = default_block_records(mean_bytes, source.num_records)
         # Windows of small records must fit in what is read ahead: else each block is read 25 times.
-        # A mixture's saved position does not tell its blocks, so those remain what they were.
+        # A mixture's saved position does not state its block sizes, so they must not change.
         if _small(source) and share is None:
             row_bytes = mean_bytes + RECORD_OBJECT_BYTES
             block = min(block, math.ceil(READ_AHEAD_BYTES / WINDOW_BLOCKS / row_bytes))

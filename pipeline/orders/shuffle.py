@@ -101,10 +101,10 @@ def default_window_records(block_records: int, streams: int, global_batch: int) 
 
 
 class Blocks:
-    """Consecutive blocks of records: `size` each, but for some that are short.
+    """Consecutive blocks of `size` records, except for some that are shorter.
 
-    short: the numbers of these, ascending. lacking: how many records each lacks. So that a hundred
-    million blocks take no memory."""
+    short: the numbers of the shorter ones, ascending. lacking: how many records each lacks. A
+    hundred million blocks of equal size therefore take no memory."""
 
     def __init__(self, size: int, short: np.ndarray, lacking: np.ndarray) -> None:
         self.size = size
@@ -129,7 +129,7 @@ class Blocks:
         return blocks * self.size - self._before[np.searchsorted(self.short, blocks)]
 
     def holding(self, record: int) -> int:
-        """The block that has a record."""
+        """The number of the block that contains a record."""
         before = int(np.searchsorted(self._begins, record, side="right")) - 1
         if before < 0:
             return record // self.size

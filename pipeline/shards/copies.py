@@ -42,9 +42,11 @@ class Copies:
             for split, records in self.records.items()
         }
         (first, *others), (count, *more) = counts, counts.values()
-        where = f"also in {others[0]}, and {more[0]} in {first}" if more else "there more than once"
+        where = (
+            f"are also in {others[0]}, and {more[0]} in {first}" if more else "occur more than once"
+        )
         pairs = "; ".join(f"{printable(one)} and {printable(two)}" for one, two in self.examples)
-        return f"{count} are {where}{pairs and f', such as {pairs}'}."
+        return f"{count} {where}{pairs and f', such as {pairs}'}."
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,8 @@ def copies_elsewhere(manifest: Manifest, split: str) -> dict[str, int] | None:
 
 def in_others(copies: Mapping[str, int] | None) -> list[str]:
     """A note on each other split that has some of a split's records."""
-    found = (copies or {}).items()
-    return [f"{count:,} of them also in {split}" for split, count in found if count]
+    counts = (copies or {}).items()
+    return [f"{count:,} of them also in {split}" for split, count in counts if count]
 
 
 def found_copies(manifest: Manifest) -> list[str]:

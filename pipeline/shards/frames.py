@@ -134,15 +134,16 @@ def walk_frames(file: BinaryIO, size: int) -> Iterator[FramePlace]:
     while offset < size:
         length, problem = _length_of(header)
         end = offset + length + FRAME_BYTES
-        if not problem and end > size:
-            problem = f"the file ends at byte {size}, inside its {length} bytes"
-        if problem:
+        following = b""
+        if not problem and end <= size:
+            file.seek(end - FOOTER_BYTES)
+            following = file.read(FOOTER_BYTES + HEADER_BYTES)
+        if len(following) < FOOTER_BYTES:  # also if the file has been cut since it was listed
+            problem = problem or f"the file ends at byte {size}, inside its {length} bytes"
             yield FramePlace(
                 offset, 0, 0, f"{problem}; the {size - offset} bytes from here on are unreadable"
             )
             return
-        file.seek(end - FOOTER_BYTES)
-        following = file.read(FOOTER_BYTES + HEADER_BYTES)
         yield FramePlace(offset, length, _CRC.unpack_from(following)[0])
         offset = end
         header = following[FOOTER_BYTES:]

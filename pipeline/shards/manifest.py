@@ -107,15 +107,18 @@ class Manifest:
         """Whether the shards were found and indexed, not written."""
         return self.writer.startswith(INDEX_WRITER)
 
-    def split(self, name: str) -> SplitEntry:
-        """The entry of a split. Raises OptionError naming the known splits, EmptySplitError if it
-        has no records."""
+    def entry(self, name: str) -> SplitEntry:
+        """The entry of a split. Raises OptionError naming the known splits."""
         if name not in self.splits:
             raise OptionError(
                 f"{self.directory or self.name} has no split "
                 f"{name!r}.{did_you_mean(name, self.splits)}"
             )
-        entry = self.splits[name]
+        return self.splits[name]
+
+    def split(self, name: str) -> SplitEntry:
+        """Like entry. Raises EmptySplitError if the split has no records."""
+        entry = self.entry(name)
         if not entry.num_records:
             raise EmptySplitError(
                 f"split {name!r} of {self.directory or self.name} has no records: nothing to read."

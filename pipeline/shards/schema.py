@@ -97,16 +97,20 @@ class TableFormat:
         return frozenset(self.missing_values)
 
     @cached_property
-    def _no_numbers(self) -> frozenset[float]:
-        """Those of the missing values that are numbers, which may be written in several ways."""
+    def _floats(self) -> list[float]:
+        """The missing values as numbers, NaN for those that are none."""
         texts = (text if self.decimal == "." else text.translate(_COMMA) for text in self._no_value)
-        return frozenset(filter(math.isfinite, map(_float, texts)))
+        return [*map(_float, texts)]
 
     @cached_property
+    def _no_numbers(self) -> frozenset[float]:
+        """Those of the missing values that are numbers, which may be written in several ways."""
+        return frozenset(filter(math.isfinite, self._floats))
+
+    @property
     def keeps_numbers(self) -> bool:
         """Whether every number is a value: none of the missing values is a number."""
-        texts = (text if self.decimal == "." else text.translate(_COMMA) for text in self._no_value)
-        return all(map(math.isnan, map(_float, texts)))
+        return all(map(math.isnan, self._floats))
 
 
 USUAL_FORMAT = TableFormat()

@@ -6,7 +6,7 @@ from typing import Any
 
 from pipeline.errors import StorageError, printable
 from pipeline.shards.manifest import Manifest
-from pipeline.shards.sidecars import sidecar_texts
+from pipeline.shards.sidecars import names_in, sidecar_texts
 from pipeline.shards.typed_json import once
 from pipeline.storage.storage import Storage, join
 
@@ -57,9 +57,8 @@ def _differences(actual: Any, ours: Any, path: str) -> Iterator[str]:
 
 
 def _names_problem(content: str, expected: str) -> str:
-    """TFDS ignores blank lines, and white space around a name."""
-    actual = _names(content)
-    ours = _names(expected)
+    actual = names_in(content)
+    ours = names_in(expected)
     if len(actual) != len(ours):
         return f"has {len(actual):,} names, the manifest has {len(ours):,}"
     return _summary(
@@ -69,10 +68,6 @@ def _names_problem(content: str, expected: str) -> str:
             if name != due
         ]
     )
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split("\n") if name.strip()]
 
 
 def _shown(value: Any) -> str:

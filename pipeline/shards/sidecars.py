@@ -73,6 +73,11 @@ def labels_file(key: str) -> str:
     return f"{key.replace('/', '-')}.labels.txt"
 
 
+def names_in(text: str) -> tuple[str, ...]:
+    """The class names in such a file: TFDS ignores blank lines, and white space around a name."""
+    return tuple(filter(None, map(str.strip, text.split("\n"))))
+
+
 def _about(manifest: Manifest) -> Json:
     """The fields of dataset_info.json that do not depend on the splits."""
     return {

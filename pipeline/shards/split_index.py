@@ -36,6 +36,7 @@ MARK_RECORDS = 32
 _TOGETHER = 1_024  # records whose lengths are added up together: they fit the cache of a core
 PARTS_BEGIN = b'{"index_crc32c": '  # of a parts file
 _READ_BYTES = 4 * 1024**2
+_COPY_AGAIN = "convert the split again, or copy the directory again"
 Crc = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 
 
@@ -203,8 +204,8 @@ class SplitIndex:
             if (crc := crc32c(rows)) != expected:
                 raise ShardError(
                     f"{self._path} has crc32c {crc:08x} in the rows of records {first}..{end - 1}, "
-                    f"not {expected:08x}. It is damaged or belongs to another conversion; convert "
-                    "the split again, or copy the directory again."
+                    f"not {expected:08x}. It is damaged or belongs to another conversion; "
+                    f"{_COPY_AGAIN}."
                 )
             frames = rows[:, 0].astype(np.int64) + FRAME_BYTES
             sums = np.add.reduceat(frames, np.arange(0, len(frames), MARK_RECORDS))
@@ -251,13 +252,14 @@ def load_index(
     if index_dir and storage.remote:
         files = LocalStorage()
         path = _copy(storage, path, join(index_dir, f"{entry.index_crc32c:08x}.npy"), entry)
-    found = None if files.remote else find_file(files, path)
-    mapped = found is not None and found.bytes > WHOLE_BYTES  # each map takes a file descriptor
+    stat = None if files.remote else find_file(files, path)
+    mapped = stat is not None and stat.bytes > WHOLE_BYTES  # each map takes a file descriptor
     data = files.map(path) if mapped else files.read(path)
     by_parts = len(data) > WHOLE_BYTES and not check_all and not index_dir
     parts = find_parts(storage, directory, split, entry) if by_parts else None
     if parts is None:
-        _check(path, crc32c_of(_pieces(data)), entry)
+        remedy = _COPY_AGAIN if files is storage else "delete it, and it is copied again"
+        _check(path, crc32c_of(_pieces(data)), entry, remedy)
     try:
         rows = decode_rows(data)
     except ValueError as e:
@@ -278,12 +280,11 @@ def _pieces(data: bytes | mmap.mmap) -> Iterator[bytes]:
     return (data[at : at + _READ_BYTES] for at in range(0, len(data), _READ_BYTES))
 
 
-def _check(path: str, crc: int, entry: SplitEntry) -> None:
+def _check(path: str, crc: int, entry: SplitEntry, remedy: str = _COPY_AGAIN) -> None:
     if crc != entry.index_crc32c:
         raise ShardError(
             f"{path} has crc32c {crc:08x}, the manifest says {entry.index_crc32c:08x}. It is "
-            "damaged or belongs to another conversion; convert the split again, or copy the "
-            "directory again."
+            f"damaged or belongs to another conversion; {remedy}."
         )
 
 

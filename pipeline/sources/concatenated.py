@@ -38,7 +38,7 @@ class Part:
 
     @property
     def info(self) -> RecordsInfo:
-        """Of the source."""
+        """What is known of the source."""
         return self.records.info
 
     @property
@@ -194,7 +194,7 @@ class _Joined:
         return int(self._starts[-1])
 
     def __getitem__(self, ids: slice | np.ndarray) -> np.ndarray:
-        """Of a slice, of a mask, or of numbers of records."""
+        """The numbers of the records in a slice, in a mask, or with these ids."""
         if isinstance(ids, slice):
             ids = np.arange(*ids.indices(len(self)))
         elif ids.dtype == bool:

@@ -11,7 +11,7 @@ from pipeline.errors import EmptySplitError, ShardError
 from pipeline.formats import FixedLength
 from pipeline.shards.naming import hex_digest
 from pipeline.shards.split_index import Location
-from pipeline.sources.indexed_records import IndexedReading
+from pipeline.sources.indexed_records import IndexedReading, place_in_words
 from pipeline.sources.records import ByteRange, Groups, ReadDirectly, RecordsInfo
 from pipeline.spec import Layout, Opaque
 from pipeline.storage.storage import Listing, Stat, Storage
@@ -74,8 +74,7 @@ class FixedLengthRecords(ReadDirectly):
         )
 
     def where(self, record_id: int) -> str:
-        place = self.locate(np.array([record_id]))
-        return f"{self._paths[place.shard[0]]}, record {place.record[0]} at byte {place.offset[0]}"
+        return place_in_words(self._paths, self, record_id)
 
 
 class _FixedLengthReading(IndexedReading):

@@ -135,16 +135,12 @@ class IndexedReading(Iterable[list[Record]]):
         # The checksum stays with the bytes it was computed from: it proves what is delivered.
         self._kept.update(zip(read.ids, zip(payloads, crcs, strict=True), strict=True))
         if self.checked and crcs != read.crcs:
+            where = partial(place_in_words, self._paths, self._index)
             for record_id, payload, crc in zip(read.ids, payloads, read.crcs, strict=True):
                 try:
                     proven_crc(payload, crc)
                 except CorruptRecordError as e:
-                    self._kept[record_id] = CorruptRecordError(f"{self._where(record_id)}: {e}")
-
-    def _where(self, record_id: int) -> str:
-        place = self._index.locate(np.array([record_id]))
-        path = self._paths[place.shard[0]]
-        return f"{path}, record {place.record[0]} at byte {place.offset[0]}"
+                    self._kept[record_id] = CorruptRecordError(f"{where(record_id)}: {e}")
 
     def _complete_groups(self) -> Iterator[list[Record]]:
         while self._planned and self._planned[0][1] <= self._reads_done:
@@ -175,6 +171,12 @@ def places_of(index: Places, record_ids: np.ndarray) -> np.ndarray:
     """int64 [6, n]: the ids, and the columns of their Location."""
     where = index.locate(record_ids)
     return np.stack([record_ids, where.shard, where.record, where.offset, where.length, where.crc])
+
+
+def place_in_words(paths: Sequence[str], index: Places, record_id: int) -> str:
+    """The file of a record, its number in the file, and its offset."""
+    place = index.locate(np.array([record_id]))
+    return f"{paths[place.shard[0]]}, record {place.record[0]} at byte {place.offset[0]}"
 
 
 def read_starts(places: np.ndarray, join_bytes: int = MAX_READ_BYTES) -> np.ndarray:
@@ -269,8 +271,7 @@ class IndexedRecords(ReadDirectly):
     def where(self, record_id: int) -> str:
         """The location of a record, for messages: shard, record within it, offset, and its key if
         it is known."""
-        place = self.index.locate(np.array([record_id]))
-        at = f"{self._paths[place.shard[0]]}, record {place.record[0]} at byte {place.offset[0]}"
+        at = place_in_words(self._paths, self.index, record_id)
         return f"{at} (record {record_id} of {self.split!r}{self._key(record_id)})"
 
     def _key(self, record_id: int) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 from pipeline.errors import OptionError, RawDataError
 from pipeline.shards.naming import validate_split
 from pipeline.shards.schema import Labels
-from pipeline.shards.sidecars import METADATA_FILE, SIDECAR_FILES, labels_file
+from pipeline.shards.sidecars import METADATA_FILE, SIDECAR_FILES, labels_file, names_in
 from pipeline.shards.typed_json import once
 from pipeline.storage.storage import Listing, Stat, Storage, find_file, join
 
@@ -220,7 +220,7 @@ def tfds_labels(tfds: TfdsFiles) -> Labels | None:
     RawDataError."""
     return _usual(
         {
-            key: Labels(key, 0, tuple(names.splitlines()))
+            key: Labels(key, 0, names_in(names))
             for key, kind in tfds_leaves(tfds)
             if kind == "classLabel" and (names := tfds.get(labels_file(key)))
         }

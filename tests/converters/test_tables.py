@@ -260,7 +260,7 @@ def test_equal_rows_are_in_one_split_and_few_different_ones_warn_with_the_number
     for split, names in (("train", train), ("validation", validation)):
         *odd, copies = json.loads((tmp_path / f"out/_summary/{split}.json").read_text())["warnings"]
         repeated = sum(names.count(name) > 1 for name in names)
-        assert copies == f"{repeated} of {len(names)} {split} records are there more than once."
+        assert copies == f"{repeated} of {len(names)} {split} records occur more than once."
         assert [each.split(". A hash")[0] for each in odd] == (
             [
                 f"split 'validation' has {len(names)} of 242 records, {len(names) / 242:.1%}; 50.0% was asked for"

@@ -1,11 +1,11 @@
-"""Training orders whose streams and windows are those of large data."""
+"""Training orders and the records of their batches; orders whose streams and windows are those of large data."""
 
 from typing import Any
 
-from pipeline.orders.order import TrainOrder, divisors
+from pipeline.orders.order import Position, TrainOrder, divisors
 from pipeline.orders.shuffle import default_window_records
 
-__all__ = ["usual_order"]
+__all__ = ["batch_ids", "straight", "usual_order"]
 
 
 def usual_order(
@@ -19,3 +19,13 @@ def usual_order(
     )
     sizes = {"block_records": block_records, "streams": streams, "window_records": window}
     return TrainOrder(num_records, global_batch, **sizes, **options)
+
+
+def batch_ids(order: Any, position: Position) -> list[int]:
+    """The records of the global batch at a position."""
+    return order.rows(position, [range(order.global_batch)]).record_ids.tolist()
+
+
+def straight(order: Any, steps: int, position: Position = TrainOrder.start) -> list[list[int]]:
+    """The records of consecutive batches."""
+    return [batch_ids(order, order.advance(position, t)) for t in range(steps)]

@@ -83,6 +83,18 @@ def write_dataset() -> Callable[..., str]:
 
 
 @pytest.fixture
+def requested(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
+    """(path, offset, size) of each range that is read from a disk, in the order of the requests."""
+    ranges_so_far, read_ranges = [], LocalStorage.read_ranges
+
+    def noting(self, ranges):
+        return read_ranges(self, (ranges_so_far.append(each) or each for each in ranges))
+
+    monkeypatch.setattr(LocalStorage, "read_ranges", noting)
+    return ranges_so_far
+
+
+@pytest.fixture
 def verify(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, list[str]]]:
     """verify(directory, *flags) -> exit code, all that it printed, and the lines of it that name damage."""
 

@@ -1,7 +1,6 @@
 """Decoded records by number for grain: the rows of eval_dataset, in grain's own orders, threads and processes."""
 
 import gzip
-import io
 import pickle
 import shutil
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pictures import encoded
 from PIL import Image
 
 from pipeline.datasets import eval_dataset
@@ -30,17 +30,12 @@ SCHEMA = Schema(
         BOXES: Feature("float32", (None,), optional=True),
     },
 )
-OPTIONS = {
-    "ops": {"ops": OPS},
-    "no ops": {},
-    "keys": {"ops": OPS, "keys": ["image"]},
-}
+OPTIONS = {"ops": {"ops": OPS}, "no ops": {}, "keys": {"ops": OPS, "keys": ["image"]}}
 
 
 def record(i, boxes=()):
-    image = io.BytesIO()
-    Image.fromarray(np.full((8, 8), 20 * i, np.uint8)).save(image, "JPEG")
-    return {"image/encoded": image.getvalue(), LABEL: i, BOXES: list(boxes)}
+    image = encoded(Image.fromarray(np.full((8, 8), 20 * i, np.uint8)))
+    return {"image/encoded": image, LABEL: i, BOXES: list(boxes)}
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,11 @@
 """What importing the reading side does, and does not."""
 
-import io
 import re
 import subprocess
 import sys
 
 import pytest
+from pictures import encoded
 from PIL import Image
 
 from pipeline.shards.schema import Feature, Schema
@@ -33,10 +33,9 @@ IMPORTED = "import sys{}; import pipeline.tf_data; print('pipeline.tf_cpu' in sy
 @pytest.fixture
 def images(write_dataset, tmp_path):
     """A dataset of eight grey JPEGs of 8 x 8 pixels."""
-    jpeg = io.BytesIO()
-    Image.new("L", (8, 8)).save(jpeg, "JPEG")
+    jpeg = encoded(Image.new("L", (8, 8)))
     schema = Schema("images", {"image": Feature("bytes", content="image")})
-    return write_dataset(tmp_path / "data", {"train": [[{"image": jpeg.getvalue()}] * 8]}, schema)
+    return write_dataset(tmp_path / "data", {"train": [[{"image": jpeg}] * 8]}, schema)
 
 
 def run(program, *args):

@@ -22,7 +22,6 @@ from pipeline.tf_data import dataset_of
 
 OPS = (DecodeJpeg("image/encoded", shape=(8, 8, 1)), RandomShift(pixels=2))
 SOON = 20.0  # seconds that a slow machine may take for what takes milliseconds
-LARGE_JPEG = encoded(Image.new("L", (8, 9)))
 
 
 def damaged(images: str, tmp_path: Path) -> tuple[str, Path]:
@@ -75,33 +74,17 @@ def test_a_bit_flipped_after_conversion_ends_the_epoch_with_the_records_name(ima
         list(dataset_of(source))
 
 
-@pytest.mark.parametrize(
-    ("broken", "text"),
-    [
-        (lambda jpeg: jpeg[: len(jpeg) // 2], r": the JPEG image is damaged or truncated\. .*reports: Truncated File Read"),
-        (lambda jpeg: b"no image", r": the JPEG image is damaged or truncated\. .*reports: not a JPEG file"),
-        (
-            lambda jpeg: encoded(Image.new("L", (8, 8)), "PNG"),
-            r": the JPEG image is damaged .* DecodeJpeg decodes nothing but JPEG; DecodeResize also decodes PNG",
-        ),
-        (
-            lambda jpeg: LARGE_JPEG,
-            r": 'image/encoded' is a JPEG of a size other than the 8 x 8 of .* height and width are 9 and 8\.",
-        ),
-    ],
-    ids=["truncated", "no image", "a PNG", "another size"],
-)  # fmt: skip
-def test_a_record_that_cannot_be_decoded_is_named(write_dataset, tmp_path, broken, text):
+def test_a_record_that_cannot_be_decoded_is_named(write_dataset, tmp_path):
     # Truncated before it was converted, so its checksum is right.
     whole = encoded(Image.new("L", (8, 8)))
     records = [
-        {"image/encoded": whole, "image/class/label": i, "image/weight": [0, 0]} for i in range(5)
+        {"image/encoded": image, "image/class/label": 1, "image/weight": [0, 0]}
+        for image in (whole, whole, whole, whole[: len(whole) // 2], whole)
     ]
-    records[3]["image/encoded"] = broken(whole)
     directory = write_dataset(tmp_path / "cut", {"train": [records[:2], records[2:]]})
     source = eval_dataset(directory, "train", global_batch=4, ops=OPS)
     place = r"train-00001-of-00002, record 1 at byte \d+ \(record 3 of 'train'\)"
-    with pytest.raises(SchemaError, match=place + text):
+    with pytest.raises(SchemaError, match=rf"{place}: the JPEG image is damaged or truncated\. "):
         list(source.batches())
 
 

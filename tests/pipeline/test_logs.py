@@ -84,19 +84,21 @@ def streams(monkeypatch):
     os.close(ours)
 
 
-def test_lines_are_redrawn_on_a_terminal_only(streams):
-    assert [Console(file=stream).is_terminal for stream in streams] == [True, False]
-
-
-def test_force_color_does_not_make_a_terminal_of_a_file(streams, monkeypatch):
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    assert [Console(file=stream).is_terminal for stream in streams] == [True, False]
-
-
-def test_the_pseudo_terminal_of_a_notebook_is_not_treated_as_a_terminal(streams, monkeypatch):
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("JPY_PARENT_PID", "1")
-    assert not any(Console(file=stream).is_terminal for stream in streams)
+@pytest.mark.parametrize(
+    ("environment", "terminal"),
+    [
+        ({}, True),
+        ({"FORCE_COLOR": "1"}, True),
+        ({"FORCE_COLOR": "1", "JPY_PARENT_PID": "1"}, False),
+    ],
+    ids=["shell", "forced colors", "notebook"],
+)
+def test_lines_are_redrawn_only_on_a_terminal_that_is_not_that_of_a_notebook(
+    streams, monkeypatch, environment, terminal
+):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert [Console(file=stream).is_terminal for stream in streams] == [terminal, False]
 
 
 def test_a_line_is_printed_as_it_is():

@@ -15,12 +15,7 @@ from hypothesis import strategies as st
 
 from pipeline import grain as infeed_grain
 from pipeline import tf_data
-from pipeline.errors import (
-    EmptySplitError,
-    EvaluationError,
-    FingerprintError,
-    InputError,
-)
+from pipeline.errors import EmptySplitError, EvaluationError, FingerprintError, InputError
 from pipeline.hosts import ONE_HOST, Hosts
 from pipeline.inputs.program import Program
 from pipeline.tf_cpu import tf

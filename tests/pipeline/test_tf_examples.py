@@ -1,6 +1,5 @@
 """The records of a host as a tf.data.Dataset: which ones, in which order, checked, saved, and in Keras."""
 
-import io
 import re
 import shutil
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from index_files import encode_index
+from pictures import encoded
 from PIL import Image
 from sweep import SWEEP
 from tfrecord_numbers import payload as number_record
@@ -156,9 +156,7 @@ def test_programs_of_the_guides_decode_the_pixels_of_decode_jpeg(page):
     (decoding,) = re.findall(r" = (tf\.io\.decode_jpeg\(jpeg.*\))\n.* \(32, 32, 1\)", text)
     noise = np.random.default_rng(5).integers(0, 256, (4, 4, 3), np.uint8)
     for mode in ("RGB", "L"):
-        buffer = io.BytesIO()
-        Image.fromarray(noise).resize((32, 32)).convert(mode).save(buffer, "JPEG", quality=90)
-        jpeg = buffer.getvalue()
+        jpeg = encoded(Image.fromarray(noise).resize((32, 32)).convert(mode), quality=90)
         expected = DecodeJpeg("x", into="y", shape=(32, 32, 1))({"x": jpeg}, None)["y"]
         np.testing.assert_array_equal(eval(decoding, {"tf": tf, "jpeg": jpeg}), expected)
 

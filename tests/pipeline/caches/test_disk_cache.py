@@ -19,7 +19,6 @@ from pipeline.inputs.caches import cached
 from pipeline.shards.frames import FRAME_BYTES, HEADER_BYTES
 from pipeline.sources.open_dataset import open_dataset
 from pipeline.sources.records import fetch, weighed
-from pipeline.storage.local import LocalStorage
 
 N = 40
 IDS = np.arange(N)
@@ -153,14 +152,9 @@ def test_different_data_never_share_a_cache(source, images, tmp_path, source_rea
     assert source_reads == []
 
 
-def test_neighbours_come_in_one_large_read(source, tmp_path, monkeypatch):
+def test_neighbours_come_in_one_large_read(source, tmp_path, requested):
     filled(source, tmp_path, IDS[::-1])
-    asked, read_ranges = [], LocalStorage.read_ranges
-    monkeypatch.setattr(
-        LocalStorage,
-        "read_ranges",
-        lambda self, ranges: read_ranges(self, (asked.append(place) or place for place in ranges)),
-    )
+    requested.clear()
     records = cached(source, tmp_path)
     groups = np.array_split(np.random.default_rng(0).permutation(IDS), 5)
     assert list(records.read(weighed(records, groups), 10**6)) == [
@@ -168,7 +162,7 @@ def test_neighbours_come_in_one_large_read(source, tmp_path, monkeypatch):
     ]
     # from the first payload to the end of the last one
     inner = (HEADER_BYTES, source.info.num_bytes - FRAME_BYTES)
-    assert [place[1:] for place in asked if place[0].endswith("/records")] == [inner]
+    assert [place[1:] for place in requested if place[0].endswith("/records")] == [inner]
 
 
 def test_a_disk_that_is_too_small_is_refused_before_anything_is_written(

@@ -108,8 +108,10 @@ def test_labels_of_a_large_split_are_those_of_a_sample_and_it_says_so(
 
 def test_all_labels_are_counted_if_they_are_few_and_damaged_records_are_apart(animals, describe):
     directory = animals([[named(1)] * 900, [named(2), *[named(3)] * 99]], classes=4)
-    flip_payload_bits(directory, "train", 7, 9)
-    printed = describe(directory, "--samples", "0")
+    flip_payload_bits(directory, "train", 0, 9)
+    printed = describe(directory, "--samples", "2")
+    assert "train: record 0 cannot be shown. " in printed
+    assert "train: record 500, " in printed
     assert (
         "train: labels of all 1,000 records; 3 of 4 classes occur. 2 records are damaged and left out here. "
         "To find every damaged record, run: " in printed
@@ -150,13 +152,14 @@ def test_samples_show_every_kind_of_value(animals, describe, images):
 
 def test_an_empty_split_and_one_without_labels_are_described_too(write_dataset, tmp_path, describe):
     schema = Schema("numbers", {"number": Feature("int64")})
-    printed = describe(
-        write_dataset(tmp_path / "data", {"train": [[{"number": 5}]], "test": [[], []]}, schema)
-    )
+    splits = {"train": [[{"number": 5}]], "test": [[], []]}
+    directory = write_dataset(tmp_path / "data", splits, schema)
+    printed = describe(directory)
     assert "\ntest 0 0 B 2 0\n" in printed
     assert "0 B to 0 B 2 █" in printed
     assert "labels" not in printed
     assert "\nnumber 5\n" in printed
+    assert "\ntest 0 0 B 2 0\n" in describe(directory, "--split", "test")
 
 
 def test_a_dataset_that_cannot_be_described_is_one_line_and_exit_code_2(animals, tmp_path):

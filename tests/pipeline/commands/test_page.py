@@ -1,7 +1,6 @@
 """describe --html: every number on the page is that of the dataset, and what is left out is stated."""
 
 import dataclasses
-import io
 import json
 import re
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 from damage import flip_payload_bits
 from odd_names import MARKUP, RECORDS, dataset_with_markup
+from pictures import encoded
 from PIL import Image
 from read_page import read_page
 
@@ -56,9 +56,7 @@ def page_of(directory, *options):
 
 
 def png(side):
-    sink = io.BytesIO()
-    Image.new("RGB", (side, side)).save(sink, "PNG")
-    return sink.getvalue()
+    return encoded(Image.new("RGB", (side, side)), "PNG")
 
 
 def test_the_page_has_samples_labels_charts_and_the_commands_that_read_it(marked):
@@ -105,7 +103,7 @@ def test_rejects_are_counted_by_reason_without_their_numbers(marked, monkeypatch
     assert read_page(page_of(marked))["Rejected inputs"] == ["train", *rows[:3], text]
     rejects.write_text("\n".join(lines[1:]))
     assert read_page(page_of(marked))["Rejected inputs"][1:] == [
-        *(rows[0], ("1", errors[1], f"{MARKUP}1"), rows[2]),
+        *(rows[0], ("1", errors[1], f"{MARKUP}1"), rows[2])
     ]
     rejects.unlink()
     rejects.parent.rmdir()
@@ -261,7 +259,7 @@ def test_pictures_of_a_record_are_together_and_named(dataset):
     html = page_of(dataset({"left": IMAGE, "frames": frames}, values))
     (figure,) = re.findall(r"<figure>.*?</figure>", html, re.DOTALL)
     assert re.findall(r'alt="(.*?)"', figure) == [
-        *("record 0, frames", "record 0, frames", "record 0, left"),
+        *("record 0, frames", "record 0, frames", "record 0, left")
     ]
     page = read_page(html)
     assert (
@@ -332,7 +330,7 @@ def test_only_values_that_are_exactly_equal_are_listed_as_the_same_in_every_reco
     features = {"large": Feature("int64"), "time": Feature("int64"), "raw": Feature("bytes")}
     page = read_page(page_of(dataset(features, *records)))["Distributions"]
     assert page[page.index("train: same value in every record") + 2 :] == [
-        *(("large", "1,234,567"), ("sizes of raw", "12,288")),
+        *(("large", "1,234,567"), ("sizes of raw", "12,288"))
     ]
     assert "train: time" in page
 

@@ -1,9 +1,9 @@
 """The commands and programs of pages: they start, on the dataset that the page is about."""
 
-import io
 import shlex
 
 import pytest
+from pictures import encoded
 from PIL import Image
 from read_page import read_page
 
@@ -72,11 +72,10 @@ def program_of(manifest):
 
 
 def test_the_program_reads_a_batch_of_any_dataset(write_dataset, tmp_path, capsys):
-    photo = io.BytesIO()
-    Image.new("RGB", (30, 20)).save(photo, "PNG")
+    photo = encoded(Image.new("RGB", (30, 20)), "PNG")
     table = Schema("table", {"x": Feature("int64"), "name": Feature("bytes", content="text")})
     for schema, record, told in (
-        (PHOTOS, {"image": photo.getvalue(), "label": 1}, "(5, 224, 224, 3)"),
+        (PHOTOS, {"image": photo, "label": 1}, "(5, 224, 224, 3)"),
         (table, {"x": 1, "name": b"a"}, "(5,)"),
     ):
         directory = tmp_path / f"it's a {schema.name}"

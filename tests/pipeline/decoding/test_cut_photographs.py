@@ -11,6 +11,7 @@ import pytest
 import simplejpeg
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from pictures import encoded as jpeg
 from PIL import Image
 from sweep import examples
 
@@ -39,12 +40,6 @@ def picture(height, width, mode="RGB"):
     grain = np.random.default_rng(0).normal(0, 20, (3, height, width))
     pixels = np.moveaxis(waves + grain, 0, 2).clip(0, 255).astype(np.uint8)
     return Image.fromarray(pixels).convert(mode)
-
-
-def jpeg(image, **options):
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", **options)
-    return buffer.getvalue()
 
 
 def pixels_of(data, window, scale=1):

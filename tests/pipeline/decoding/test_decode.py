@@ -129,10 +129,7 @@ def test_int64_is_delivered_as_int32_and_never_cut():
     decoder = Decoder(SCHEMA, 2, keys=("id",))
     assert decoded(decoder, [record(1) | {"id": 2**31 - 1}, record(1) | {"id": -(2**31)}], [0, 1])[
         "id"
-    ].tolist() == [
-        2**31 - 1,
-        -(2**31),
-    ]
+    ].tolist() == [2**31 - 1, -(2**31)]
     text = r"^'id' is delivered as int32 and has a value out of range; .* Its minimum and maximum are 1 and 2147483648\.$"
     with pytest.raises(SchemaError, match=text):
         decoded(decoder, [record(1), record(1) | {"id": 2**31}], [0, 1])

@@ -212,27 +212,26 @@ ONE = {"a": Feature("int64", (None,), optional=True)}
 FIVE = b"\x08\x05"
 VALUE = field(2, feature("int64", FIVE))
 GROUP = b"\x3b\x3c"  # field 7; protobuf has deprecated them
+
+
+def integers(content: bytes) -> bytes:
+    """An entry "a" with a list of this content."""
+    return entry("a", feature("int64", content))
+
+
+INTEGER = example(integers(FIVE))
 REFUSED_HERE = {  # by protobuf: parsed, or parsed differently by its implementations
-    "a group beside features": (example(entry("a", feature("int64", FIVE))) + GROUP, "wire type 3"),
+    "a group beside features": (INTEGER + GROUP, "wire type 3"),
     "a group in a feature": (example(entry("a", GROUP + feature("int64", FIVE))), "wire type 3"),
-    "an unknown field in a list": (
-        example(entry("a", feature("int64", b"\x10\x05" + FIVE))),
-        "tag 16 in a list",
-    ),
-    "floats in a list of integers": (
-        example(entry("a", feature("int64", b"\x0d????" + FIVE))),
-        "tag 13 in a list",
-    ),
+    "an unknown field in a list": (example(integers(b"\x10\x05" + FIVE)), "tag 16 in a list"),
+    "floats in a list of integers": (example(integers(b"\x0d????" + FIVE)), "tag 13 in a list"),
     "two lists in a feature": (
         example(entry("a", feature("int64", FIVE) * 2)),
         "two lists in a feature",
     ),
-    "two values in an entry": (
-        example(entry("a", feature("int64", FIVE)) + VALUE),
-        "a field twice, or an unknown one",
-    ),
+    "two values in an entry": (example(integers(FIVE) + VALUE), "a field twice, or an unknown one"),
     "an unknown field in an entry": (
-        example(entry("a", feature("int64", FIVE)) + b"\x38\x05"),
+        example(integers(FIVE) + b"\x38\x05"),
         "a field twice, or an unknown one",
     ),
 }
@@ -240,11 +239,9 @@ REFUSED_BY_BOTH = {
     "the number of a field is 0": example(entry("a", b"\x02\0" + feature("int64", FIVE))),
     "a tag of over 32 bits": example(entry("a", b"\x9a\x80\x80\x80\x10\x02" + FIVE)),
     "a tag of ten bytes": example(entry("a", b"\x9a" + b"\x80" * 8 + b"\0\x02" + FIVE)),
-    "an integer of eleven bytes": example(
-        entry("a", feature("int64", field(1, b"\xff" * 10 + b"\1")))
-    ),
-    "an integer that is cut short": example(entry("a", feature("int64", field(1, b"\x80")))),
-    "a length beyond the record": example(entry("a", feature("int64", FIVE)))[:-1],
+    "an integer of eleven bytes": example(integers(field(1, b"\xff" * 10 + b"\1"))),
+    "an integer that is cut short": example(integers(field(1, b"\x80"))),
+    "a length beyond the record": INTEGER[:-1],
 }
 ACCEPTED_HERE = {  # damage in features that are not asked for
     "a list that is cut short": entry("b", b"\x1a\x09"),
@@ -272,7 +269,7 @@ def test_bytes_that_protobuf_refuses_are_refused(name):
 
 @pytest.mark.parametrize("name", ACCEPTED_HERE)
 def test_damage_in_a_feature_that_is_not_asked_for_is_not_seen(name):
-    payload = example(entry("a", feature("int64", FIVE)), ACCEPTED_HERE[name])
+    payload = example(integers(FIVE), ACCEPTED_HERE[name])
     assert by_protobuf(ONE, payload) == "protobuf"
     assert parsed(ExampleParser(ONE), ONE, [payload]) == [{"a": [5]}]
 

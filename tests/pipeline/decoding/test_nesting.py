@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.datasets import PadTo, eval_dataset, train_dataset
-from pipeline.decoding.decode import Decoder, nested_tree
+from pipeline.decoding.decode import nested_tree
 from pipeline.errors import OptionError
 from pipeline.ops import DecodeJpeg
 from pipeline.tf_cpu import tf
@@ -79,12 +79,4 @@ def test_a_value_that_is_also_a_folder_is_refused_before_anything_is_read(images
     assert set(eval_dataset(images, global_batch=8, ops=[image], keys=["image", LABEL]).spec) > {
         "image",
         LABEL,
-    }
-
-
-def test_a_batch_without_features_is_the_reserved_keys():
-    assert set(Decoder(np.dtype([("a/b", "u1")]), 2, keys=(), nested=True).spec) == {
-        "_mask",
-        "_index",
-        "_crc",
     }

@@ -58,11 +58,7 @@ def test_a_plain_length_pads_with_zero_and_the_spec_knows_before_reading():
     decoder = Decoder(SCHEMA, 3, pad_to={"xmin": 2, "label": PadTo(3, value=-1)})
     assert {
         key: (s.shape, s.dtype.name, s.pad) for key, s in decoder.spec.items() if key[0] != "_"
-    } == {
-        "id": ((3,), "int32", 0),
-        "xmin": ((3, 2), "float32", 0),
-        "label": ((3, 3), "int32", -1),
-    }
+    } == {"id": ((3,), "int32", 0), "xmin": ((3, 2), "float32", 0), "label": ((3, 3), "int32", -1)}
     batch = decoded(decoder, [record([0.5], [7, 8, 9]), record([0.25, 1])], [0, 1, -1])
     assert batch["xmin"].tolist() == [[0.5, 0], [0.25, 1], [0, 0]]
     # An optional feature that is absent, and a row of padding, are as a row without values.

@@ -112,10 +112,7 @@ OF_OPTIONS = [
     (of(Count(reads=("box",))), r"Count.* reads 'box', .* Did you mean 'boxes'\?"),
     (of(Count(into="_mask")), f"sets {MASK}"),
     ({"pad_values": {"idd": 1}}, r"pad_values has 'idd', .* Did you mean 'id'\?"),
-    (
-        {"pad_values": {"id": 2**31}},
-        r"pad_values\['id'\] is 2147483648, which int32 cannot hold",
-    ),
+    ({"pad_values": {"id": 2**31}}, r"pad_values\['id'\] is 2147483648, which int32 cannot hold"),
     ({"pad_values": {"id": 0.5}}, "0.5, which int32 cannot hold"),
     ({"pad_values": {"id": np.nan}}, "nan, which int32 cannot hold"),
     ({"pad_to": {"boxs": 3}}, r"'boxs', which is not in the records\. Did you mean 'boxes'\?"),
@@ -128,10 +125,7 @@ OF_OPTIONS = [
         r"pad_to\['many'\] has value=0\.5, which int32 cannot hold",
     ),
     ({"pad_to": {"many": PadTo(3, value=2**31)}}, "which int32 cannot hold"),
-    (
-        {"pad_to": {"boxes": PadTo(3, length_into="many")}},
-        "has length_into='many', which is taken",
-    ),
+    ({"pad_to": {"boxes": PadTo(3, length_into="many")}}, "has length_into='many', which is taken"),
     ({"pad_to": {"boxes": PadTo(3, length_into="_n")}}, "length_into='_n', which is taken"),
     (
         {"pad_to": {"boxes": PadTo(3, length_into="n"), "many": PadTo(3, length_into="n")}},

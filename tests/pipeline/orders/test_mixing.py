@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep import examples
+from usual_order import batch_ids, straight
 
 from pipeline.datasets import eval_dataset, mixture, open_dataset, train_dataset
 from pipeline.errors import FingerprintError, OptionError
@@ -36,14 +37,6 @@ def orders(draw) -> MixOrder:
     firsts = np.cumsum([0, *sizes[:-1]]).tolist()
     batch = streams * draw(st.integers(1, 5))
     return MixOrder(shuffles, firsts, check_weights(weights), batch, seed=seed, digest="")
-
-
-def batch_ids(order: MixOrder, position: Position) -> list[int]:
-    return order.rows(position, [range(order.global_batch)]).record_ids.tolist()
-
-
-def straight(order: MixOrder, steps: int) -> list[list[int]]:
-    return [batch_ids(order, order.advance(order.start, t)) for t in range(steps)]
 
 
 @given(weights=WEIGHTS, number=st.integers(0, 10**6))

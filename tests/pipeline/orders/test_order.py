@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from usual_order import usual_order
+from usual_order import batch_ids, straight, usual_order
 
 from pipeline.errors import BatchSizeError, EmptySplitError, OptionError
 from pipeline.hosts import Hosts
@@ -14,19 +14,15 @@ from pipeline.orders.shuffle import GAMMA, hash_key, op_seeds, permutation, reco
 ONE = {"block_records": 1, "window_records": 1}
 
 
-def batch_ids(order, position) -> list[int]:
-    return order.rows(position, [range(order.global_batch)]).record_ids.tolist()
-
-
 def epoch_ids(order, epoch: int) -> list[int]:
-    steps = (order.advance(Position(epoch, 0), t) for t in range(order.steps_per_epoch))
-    return [i for position in steps for i in batch_ids(order, position)]
+    batches = straight(order, order.steps_per_epoch, Position(epoch, 0))
+    return list(itertools.chain(*batches))
 
 
 def test_the_order_of_a_seed_never_changes():
     # Golden: over blocks, a short last one, streams, windows and two epochs. A saved position lives by it.
     order = TrainOrder(23, 4, seed=42, streams=2, block_records=3, window_records=5)
-    assert [batch_ids(order, order.advance(order.start, t)) for t in range(7)] == [
+    assert straight(order, 7) == [
         [7, 8, 4, 3], [22, 21, 5, 9], [6, 1, 10, 16], [0, 13, 15, 11], [14, 12, 18, 17],
         [14, 13, 7, 21], [3, 12, 22, 2],
     ]  # fmt: skip

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep import examples
-from usual_order import usual_order
+from usual_order import batch_ids, straight, usual_order
 
 from pipeline.hosts import Hosts
 from pipeline.orders.order import EvalOrder, Position, TrainOrder, divisors
@@ -51,21 +51,11 @@ def shardings(draw: st.DrawFn, global_batch: int) -> list[Hosts]:
     return [Hosts(h, count, slices, tuple(rows)) for h, rows in enumerate(holders)]
 
 
-def batch_ids(order: TrainOrder, position: Position) -> list[int]:
-    return order.rows(position, [range(order.global_batch)]).record_ids.tolist()
-
-
 def by_stream(order: TrainOrder, batches: list[list[int]]) -> list[list[int]]:
     rows = np.array(batches, np.int64).reshape(
         len(batches), order.streams, order.global_batch // order.streams
     )
     return rows.transpose(1, 0, 2).reshape(order.streams, -1).tolist()
-
-
-def straight(
-    order: TrainOrder, steps: int, position: Position = TrainOrder.start
-) -> list[list[int]]:
-    return [batch_ids(order, order.advance(position, t)) for t in range(steps)]
 
 
 @given(train_orders(st.just("drop")), st.integers(0, 3))

@@ -41,12 +41,7 @@ def test_a_histogram_counts_every_finite_value_and_says_which_it_leaves_out(valu
 
 
 def test_few_integers_have_a_bar_each_and_other_numbers_a_range():
-    assert histogram(np.array([4, 5, 5, 7])).bins == [
-        ("4", 1),
-        ("5", 2),
-        ("6", 0),
-        ("7", 1),
-    ]
+    assert histogram(np.array([4, 5, 5, 7])).bins == [("4", 1), ("5", 2), ("6", 0), ("7", 1)]
     assert histogram(np.array([0.0, 10.5])).bins[0] == ("0 to 0.263", 1)
 
 

@@ -5,6 +5,7 @@ import io
 
 import numpy as np
 import pytest
+from pictures import encoded
 from PIL import EpsImagePlugin, Image
 
 from pipeline.pages.figures import is_picture, thumbnail, thumbnail_of_array
@@ -14,15 +15,9 @@ def image_of(picture):
     return Image.open(io.BytesIO(base64.b64decode(picture.source.partition(",")[2])))
 
 
-def encoded(image, kind="PNG"):
-    sink = io.BytesIO()
-    image.save(sink, kind)
-    return sink.getvalue()
-
-
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "I;16"])
 def test_a_large_image_of_any_mode_becomes_a_small_one(mode):
-    picture = thumbnail(encoded(Image.new(mode, (400, 200))), "an image")
+    picture = thumbnail(encoded(Image.new(mode, (400, 200)), "PNG"), "an image")
     assert picture is not None
     assert (picture.width, picture.height, picture.pixelated) == (136, 68, False)
     assert image_of(picture).size == (136, 68)
@@ -38,7 +33,7 @@ def test_cmyk_and_large_jpegs_are_decoded():
 
 def test_a_tiny_image_keeps_its_pixels_and_is_enlarged():
     pixels = np.arange(28 * 28, dtype=np.uint8).reshape(28, 28)
-    picture = thumbnail(encoded(Image.fromarray(pixels)), "a digit")
+    picture = thumbnail(encoded(Image.fromarray(pixels), "PNG"), "a digit")
     assert picture is not None
     assert picture.pixelated
     np.testing.assert_array_equal(np.asarray(image_of(picture).convert("L")), pixels)
@@ -46,7 +41,7 @@ def test_a_tiny_image_keeps_its_pixels_and_is_enlarged():
 
 def test_16_bits_are_scaled_to_what_is_in_the_image():
     pixels = np.linspace(1000, 5000, 100 * 100).astype(np.uint16).reshape(100, 100)
-    picture = thumbnail(encoded(Image.fromarray(pixels)), "a scan")
+    picture = thumbnail(encoded(Image.fromarray(pixels), "PNG"), "a scan")
     assert picture is not None
     shown = np.asarray(image_of(picture).convert("L"))
     assert shown.min() < 10
@@ -55,7 +50,9 @@ def test_16_bits_are_scaled_to_what_is_in_the_image():
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"no image", encoded(Image.new("RGB", (90, 90)))[:-30]], ids=["", "text", "cut"]
+    "data",
+    [b"", b"no image", encoded(Image.new("RGB", (90, 90)), "PNG")[:-30]],
+    ids=["", "text", "cut"],
 )
 def test_undecodable_bytes_have_no_thumbnail(data):
     assert thumbnail(data, "nothing") is None

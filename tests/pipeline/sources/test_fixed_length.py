@@ -16,7 +16,6 @@ from pipeline.formats import FixedLength
 from pipeline.shards.frames import crc32c
 from pipeline.sources.indexed_records import IndexedReading
 from pipeline.sources.records import fetch, intact, weighed
-from pipeline.storage.local import LocalStorage
 from pipeline.tf_cpu import tf
 
 
@@ -55,12 +54,7 @@ def test_records_are_those_of_tensorflows_own_reader(tmp_path, header, footer):
         records.info.num_bytes,
         records.info.crcs,
         records.info.whole_files,
-    ) == (
-        8,
-        40,
-        None,
-        None,
-    )
+    ) == (8, 40, None, None)
     assert records.where(6) == f"{tmp_path}/data_2.bin, record 2 at byte {len(header) + 10}"
 
 
@@ -90,18 +84,12 @@ def test_a_name_need_not_be_utf_8(tmp_path):
     assert open_dataset(tmp_path, format=FixedLength(2)).num_records == 2
 
 
-def test_neighbouring_fixed_length_records_are_read_with_one_range_per_file(tmp_path, monkeypatch):
+def test_neighbouring_fixed_length_records_are_read_with_one_range_per_file(tmp_path, requested):
     write(tmp_path, (1000, 1000), record_bytes=64)
-    asked, plain = [], LocalStorage.read_ranges
-    monkeypatch.setattr(
-        LocalStorage,
-        "read_ranges",
-        lambda self, r: plain(self, (asked.append(one) or one for one in r)),
-    )
     records = open_dataset(tmp_path, format=FixedLength(64))
     assert isinstance(records.read([], 0), IndexedReading)
     payloads(records, range(500, 1500))
-    assert [(Path(path).name, at, size) for path, at, size in asked] == [
+    assert [(Path(path).name, at, size) for path, at, size in requested] == [
         ("data_0.bin", 500 * 64, 500 * 64),
         ("data_1.bin", 0, 500 * 64),
     ]
@@ -178,14 +166,9 @@ def test_invalid_fixed_length_options_are_refused(record, others, error, text):
         FixedLength(record, **others)
 
 
-def test_files_without_records_and_splits_of_files_are_refused(tmp_path):
+def test_files_without_records_and_formats_of_arrays_are_refused(tmp_path):
     write(tmp_path, (0, 0), header=b"xy")
     with pytest.raises(EmptySplitError, match="2 files without a record"):
         open_dataset(tmp_path, format=FixedLength(5, header_bytes=2))
-    write(tmp_path, (1, 1))
-    with pytest.raises(
-        OptionError, match=r"split='train': .* has no splits.* '\[:90%\]' for a part"
-    ):
-        open_dataset(tmp_path, "train", format=FixedLength(5))
     with pytest.raises(OptionError, match=r"format=FixedLength.* is for files only; arrays"):
         open_dataset({"x": np.arange(3)}, format=FixedLength(5))

@@ -23,17 +23,11 @@ N = sum(SIZES)
 
 
 @pytest.fixture
-def ranges(monkeypatch):
-    """All ranges that are read, as they are asked for, when nothing is read for the sake of its neighbours only."""
-    asked, read_ranges = [], LocalStorage.read_ranges
-
-    def counting(self, ranges):
-        return read_ranges(self, (asked.append(place) or place for place in ranges))
-
-    monkeypatch.setattr(LocalStorage, "read_ranges", counting)
+def ranges(requested, monkeypatch):
+    """All ranges that are requested, when nothing is read for the sake of its neighbours only."""
     # the records are small
     monkeypatch.setattr("pipeline.sources.indexed_records.MERGE_GAP_BYTES", 0)
-    return asked
+    return requested
 
 
 def batches_of(order, count):

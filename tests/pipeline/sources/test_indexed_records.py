@@ -67,19 +67,11 @@ def test_a_group_comes_before_the_next_is_asked_for(numbers_of):
     assert [numbers(records) for records in found] == [[], [7]]
 
 
-def test_neighbouring_records_are_read_with_one_range(numbers_of, monkeypatch):
+def test_neighbouring_records_are_read_with_one_range(numbers_of, requested):
     reader = open_dataset(numbers_of(*SIZES), "train")
-    asked = []
-    read_ranges = type(reader.source._storage).read_ranges
-
-    def counting(self, ranges):
-        ranges = list(ranges)
-        asked.extend(ranges)
-        return read_ranges(self, ranges)
-
-    monkeypatch.setattr(type(reader.source._storage), "read_ranges", counting)
+    requested.clear()
     read(reader, np.array([11, 4, 0, 2, 6, 5]))
-    assert [Path(path).name for path, _, _ in asked] == [
+    assert [Path(path).name for path, _, _ in requested] == [
         "train-00000-of-00005",
         "train-00002-of-00005",
     ]
@@ -103,28 +95,21 @@ def test_a_read_goes_over_small_gaps_and_stops_at_large_ones_and_at_4_mib():
 
 
 @pytest.mark.parametrize("remote", [False, True])
-def test_on_a_disk_a_large_record_is_a_read_of_its_own(tmp_path, monkeypatch, remote):
+def test_on_a_disk_a_large_record_is_a_read_of_its_own(tmp_path, monkeypatch, requested, remote):
     sizes = [0, 100, COPY_BYTES, COPY_BYTES + 1, 0, 3 * COPY_BYTES, 2 * COPY_BYTES]
-    payloads, asked, read_ranges = (
-        [bytes([i]) * size for i, size in enumerate(sizes)],
-        [],
-        LocalStorage.read_ranges,
-    )
+    payloads = [bytes([i]) * size for i, size in enumerate(sizes)]
     (tmp_path / "shard").write_bytes(b"".join(map(frame, payloads)))
     rows = np.array([sizes, list(map(crc32c, payloads))], np.uint32).T
     index = SplitIndex(rows, [len(sizes)])
-
-    def counting(self, ranges):
-        return read_ranges(self, (asked.append(place) or place for place in ranges))
-
-    monkeypatch.setattr(LocalStorage, "read_ranges", counting)
     monkeypatch.setattr(LocalStorage, "remote", remote)
     group = Group(np.arange(len(sizes)), sum(sizes))
     (found,) = IndexedReading(LocalStorage(), [str(tmp_path / "shard")], index, [group], 0)
     assert [intact(record)[0] for record in found] == payloads
     joined = sum(sizes[:3]) + 2 * FRAME_BYTES
     alone = [joined, *(max(size, 1) for size in sizes[3:])]
-    assert [size for _, _, size in asked] == ([sum(sizes) + 6 * FRAME_BYTES] if remote else alone)
+    assert [size for _, _, size in requested] == (
+        [sum(sizes) + 6 * FRAME_BYTES] if remote else alone
+    )
 
 
 def test_a_truncated_shard_is_found_when_the_split_is_opened(directory):

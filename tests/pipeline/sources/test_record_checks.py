@@ -1,10 +1,10 @@
 """What verify finds inside records whose bytes are whole."""
 
 import dataclasses
-import io
 from pathlib import Path
 
 import pytest
+from pictures import encoded
 from PIL import Image
 
 from pipeline.shards.manifest import read_manifest, update_manifest
@@ -88,9 +88,7 @@ def test_decode_finds_images_that_end_early_and_only_then(rewritten, verify, ima
 
 
 def picture(kind, mode):
-    buffer = io.BytesIO()
-    Image.new(mode, (9, 7)).save(buffer, kind)
-    return buffer.getvalue()
+    return encoded(Image.new(mode, (9, 7)), kind)
 
 
 @pytest.mark.parametrize(

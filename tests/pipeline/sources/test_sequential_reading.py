@@ -88,20 +88,6 @@ def test_records_are_read_in_any_order_with_any_look_ahead_and_few_open_files(
     assert not reading._kept
 
 
-@pytest.fixture
-def read_bytes(monkeypatch):
-    """How many bytes are read, [the sum]."""
-    total, read_ranges = [0], LocalStorage.read_ranges
-
-    def counting(self, ranges):
-        for data in read_ranges(self, ranges):
-            total[0] += len(data)
-            yield data
-
-    monkeypatch.setattr(LocalStorage, "read_ranges", counting)
-    return total
-
-
 def shuffled_in_windows(window):
     return [
         np.random.default_rng(begin).permutation(np.arange(begin, min(N, begin + window)))
@@ -110,17 +96,18 @@ def shuffled_in_windows(window):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_file_is_read_once_if_the_read_ahead_covers_the_window(opened, kind, read_bytes):
+def test_each_file_is_read_once_if_the_read_ahead_covers_the_window(opened, kind, requested):
     records = opened[kind]
     ids = np.concatenate(shuffled_in_windows(10))
     groups = [ids[at : at + 2] for at in range(0, N, 2)]
     in_sight = records.weigh(np.argsort([-len(p) for p in PAYLOADS])[:20])
-    read_bytes[0] = 0
+    requested.clear()
     assert len(list(records.read(weighed(records, groups), in_sight))) == len(groups)
     once = sum(counted.file.stat.bytes for counted in records._files)
-    assert read_bytes[0] == once
+    assert sum(size for _, _, size in requested) == once
     list(records.read(weighed(records, groups), 0))
-    assert read_bytes[0] > 3 * once  # what was passed has to be passed again
+    # what was passed has to be passed again
+    assert sum(size for _, _, size in requested) > 3 * once
 
 
 def test_records_outside_the_look_ahead_are_not_held(tmp_path):
@@ -197,6 +184,13 @@ def test_counting_and_reading_report_where_a_file_is_damaged(tmp_path, name):
         )
         with pytest.raises(error, match=text):
             fetch(records, np.arange(records.info.num_records))
+
+
+def test_a_file_that_shrinks_before_it_is_counted_is_an_error(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(DATA[:-7])
+    with pytest.raises(ShardError, match=r"record 44 at byte \d+: the file ends at byte"):
+        open_tfrecords("these", {str(path): Stat(len(DATA))}, STORAGE)
 
 
 def test_a_file_of_another_count_than_was_said_is_an_error(tmp_path):
