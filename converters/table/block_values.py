@@ -169,7 +169,7 @@ def _contents(column: Column, block: Block, format: TableFormat) -> Sequence[str
             return ""
 
     if column.parts:
-        return [content(block.row(row).cells) for row in range(len(block))]
+        return [content(block.row(row)) for row in range(len(block))]
     cells = packed(block.cells(column.name))
     number = Column(column.name, "float32", separator=column.separator)
     contents = np.full(len(block), "", object)

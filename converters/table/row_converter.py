@@ -132,7 +132,7 @@ class RowConverter:
             if row in errors:
                 yield "", key
                 continue
-            cells = block.row(row).cells if has_cells else {}
+            cells = block.row(row) if has_cells else {}
             content = contents[row] if self.by_content else ""
             stratum = class_of(self.columns, cells) if has_classes else ""
             yield stratum, group_of(held_out, cells, key, content)

@@ -89,7 +89,7 @@ def assert_same_values(table):
             values, rounded = values_of(column, block, table.format, errors, no_file)
             assert block.errors.items() <= errors.items()
             for i in set(range(len(block))) - block.errors.keys():
-                cells = block.row(i).cells
+                cells = block.row(i)
                 value, error = expected(column.value, cells, None, table.format)
                 assert errors.get(i, "") == error
                 if error:

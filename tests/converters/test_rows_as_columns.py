@@ -158,7 +158,7 @@ def test_the_content_of_rows_is_that_of_their_cells(seed, tmp_path):
     for block in blocks.blocks_of(table):
         found = contents_of(columns, block, table.format)
         for number, content in enumerate(found):
-            cells = block.row(number).cells
+            cells = block.row(number)
             assert content == repr(sorted(each.content(cells, table.format) for each in columns))
 
 
