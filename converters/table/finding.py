@@ -140,10 +140,10 @@ class Found:
 
     def add_rows(self, table: Table, block: Block, known: Container[str]) -> None:
         """Adds rows of a table. known: columns that have types."""
-        many_lines = np.flatnonzero(block.lines > _MANY_LINE_ENDS).tolist()
-        for row in () if self.long else many_lines:
-            if row in block.errors or any(map(_is_long, block.row(row).values())):
-                self.long = table.uri, int(block.line[row])
+        of_lines = block.take(np.flatnonzero(block.lines > _MANY_LINE_ENDS))
+        for row, cells in enumerate(() if self.long else of_lines.by_row(of_lines.names)):
+            if row in of_lines.errors or any(map(_is_long, cells.values())):
+                self.long = table.uri, int(of_lines.line[row])
                 break
         errors = sorted(block.errors.items())[: self._most_bad + 1 - len(self.bad)]
         self.bad += [(table.uri, int(block.line[row]), error) for row, error in errors]

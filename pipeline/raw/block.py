@@ -1,6 +1,6 @@
 """Blocks of rows of a table: the rows of `Table.rows`, with the cells of each column together."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,12 +69,13 @@ class Block:
             return [row.get(name, ABSENT) for row in self.rows]
         return self.columns.get(name, [ABSENT] * len(self))
 
-    def row(self, i: int) -> Mapping[str, Any]:
-        """The cells of a row that can be read, by column."""
-        if self.rows is not None:
-            return self.rows[i]
-        row = np.array([i])
-        return {name: objects(cells, row)[0] for name, cells in self.columns.items()}
+    def by_row(self, names: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+        """The cells of each row in these columns, without those that it does not have."""
+        every = np.arange(len(self))
+        columns = [objects(self.cells(name), every) for name in names]
+        for row in every.tolist():
+            pairs = zip(names, columns, strict=True)
+            yield {name: cells[row] for name, cells in pairs if cells[row] is not ABSENT}
 
 
 def taken(cells: Cells, rows: np.ndarray) -> Any:
