@@ -169,7 +169,7 @@ def _contents(column: Column, block: Block, format: TableFormat) -> Sequence[str
             return ""
 
     if column.parts:
-        return [content(block.row(row).cells) for row in range(len(block))]
+        return [*map(content, block.by_row(column.parts))]
     cells = packed(block.cells(column.name))
     number = Column(column.name, "float32", separator=column.separator)
     contents = np.full(len(block), "", object)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow
 
 from beam_jobs.converter import MOST_LISTED
 from converters.raw.files import first_few
@@ -139,19 +140,22 @@ class Found:
 
     def add_rows(self, table: Table, block: Block, known: Container[str]) -> None:
         """Adds rows of a table. known: columns that have types."""
-        many_lines = np.flatnonzero(block.lines > _MANY_LINE_ENDS).tolist()
-        for row in () if self.long else map(block.row, many_lines):
-            if row.error or any(map(_is_long, row.cells.values())):
-                self.long = table.uri, row.line
+        of_lines = block.take(np.flatnonzero(block.lines > _MANY_LINE_ENDS))
+        for row, cells in enumerate(() if self.long else of_lines.by_row(of_lines.names)):
+            if row in of_lines.errors or any(map(_is_long, cells.values())):
+                self.long = table.uri, int(of_lines.line[row])
                 break
         errors = sorted(block.errors.items())[: self._most_bad + 1 - len(self.bad)]
         self.bad += [(table.uri, int(block.line[row]), error) for row, error in errors]
         is_text = not table.is_arrow and not is_json(table.uri)
+        rows = np.arange(len(block))
+        readable = np.setdiff1d(rows, [*block.errors])
         for name in block.names:
             of_table = {"text": is_text or name in table.of_folders, "typed": name in known}
-            rows = block.rows_with(name)
-            if len(rows) and self._is_judged(name):
-                self.columns[name].add_all(block.cells(name), rows, table, **of_table)
+            cells = block.cells(name)
+            judged = readable if isinstance(cells, pyarrow.Array) else rows
+            if len(judged) and self._is_judged(name):
+                self.columns[name].add_all(cells, judged, table, **of_table)
 
     def _is_judged(self, name: str) -> bool:
         """Whether the cells of a column matter. Adds the column."""

@@ -126,14 +126,14 @@ class RowConverter:
         held_out = self.held_out
         assert held_out
         keys, errors = self._keys(source, block)
-        contents = contents_of(self.columns, block, self.format) if self.by_content else keys
-        has_cells = has_classes or bool(held_out.column)
-        for row, key in enumerate(keys):
+        none = [""] * len(block)
+        contents = contents_of(self.columns, block, self.format) if self.by_content else none
+        classes = [column.name for column in self.columns if column.required] * has_classes
+        rows = block.by_row([*classes, *filter(None, [held_out.column])])
+        for row, (key, content, cells) in enumerate(zip(keys, contents, rows, strict=True)):
             if row in errors:
                 yield "", key
                 continue
-            cells = block.row(row).cells if has_cells else {}
-            content = contents[row] if self.by_content else ""
             stratum = class_of(self.columns, cells) if has_classes else ""
             yield stratum, group_of(held_out, cells, key, content)
 

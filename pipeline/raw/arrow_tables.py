@@ -11,9 +11,8 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
 import pyarrow
-from pyarrow import compute, types
+from pyarrow import types
 
 from pipeline.errors import RawDataError
 from pipeline.raw.arrow_files import VALUE_BYTES, batches_of, opened, schema_of
@@ -40,44 +39,40 @@ def arrow_rows(
     uri: str, columns: Set[str] | None, units: Mapping[str, str]
 ) -> Iterator[tuple[dict[str, Any], int]]:
     """The cells of each row by column, and its size; see arrow_columns."""
-    for cells, sizes in arrow_columns(uri, columns, units):
+    for cells in arrow_columns(uri, columns, units):
         lists = [
             _cells_of(each, None, Fraction(1)) if isinstance(each, pyarrow.Array) else each
             for each in cells.values()
         ]
-        for row, size in zip(zip(*lists, strict=True), sizes.tolist(), strict=True):
-            yield dict(zip(cells, row, strict=True)), size
+        for row in zip(*lists, strict=True):
+            yield dict(zip(cells, row, strict=True)), sum(map(_size_of, row))
 
 
 def arrow_columns(
     uri: str, columns: Set[str] | None, units: Mapping[str, str], rows: range = _ALL_ROWS
-) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
-    """The cells of some rows by column, as Block has them, and the sizes of the rows: int64 [rows].
-    columns: those to read. units: of times. rows: see batches_of. Raises RawDataError."""
+) -> Iterator[dict[str, Any]]:
+    """The cells of some rows by column, as Block has them. columns: those to read. units: of times.
+    rows: see batches_of. Raises RawDataError."""
     with opened(uri) as file:
         for batch in batches_of(file, uri, columns, rows):
             named = _class_names(batch.schema)
             cells = dict[str, Any]()
-            sizes = np.zeros(batch.num_rows if batch.num_columns else 0, np.int64)
             for name, array in zip(batch.schema.names, batch.columns, strict=True):
                 scale = _scale_of(uri, name, _unit_of(array.type), units.get(name))
-                cells[name], size = _column(array, named.get(name), scale)
-                sizes += size
-            yield cells, sizes
+                cells[name] = _column(array, named.get(name), scale)
+            yield cells
 
 
-def _column(
-    array: Any, names: Sequence[str] | None, scale: Fraction
-) -> tuple[Any, np.ndarray | int]:
-    """The cells, and the size of each; see _size_of."""
+def _column(array: Any, names: Sequence[str] | None, scale: Fraction) -> Any:
+    """The cells of a column, as Block has them."""
     kind = _plain_type(array.type)
     if names is None and scale == 1:
         if types.is_string(kind) or types.is_large_string(kind):
-            return array, _text_sizes(array)
+            _check_unicode(array)
+            return array
         if _is_number(kind) and not types.is_dictionary(array.type):
-            return array.cast(kind), VALUE_BYTES
-    cells = _cells_of(array, names, scale)
-    return cells, np.fromiter(map(_size_of, cells), np.int64, len(cells))
+            return array.cast(kind)
+    return _cells_of(array, names, scale)
 
 
 def _is_number(kind: Any) -> bool:
@@ -86,17 +81,12 @@ def _is_number(kind: Any) -> bool:
     return is_integer or types.is_floating(kind) or types.is_boolean(kind)
 
 
-def _text_sizes(array: Any) -> np.ndarray:
+def _check_unicode(texts: Any) -> None:
     try:
-        array.validate(full=True)
+        texts.validate(full=True)
     except pyarrow.ArrowInvalid:
-        array.to_pylist()  # says which text is not UTF-8
+        texts.to_pylist()  # says which text is not UTF-8
         raise
-    is_dictionary = types.is_dictionary(array.type)  # whose texts may be long, and repeated
-    texts = array.dictionary if is_dictionary else array
-    sizes = compute.call_function("utf8_length", [texts])
-    sizes = sizes.take(array.indices) if is_dictionary else sizes
-    return sizes.fill_null(VALUE_BYTES).to_numpy()
 
 
 def _class_names(schema: Any) -> Mapping[str, tuple[str, ...]]:

@@ -61,10 +61,11 @@ def _arrow_blocks(
     table: Table, columns: Set[str] | None, units: Mapping[str, str], rows: range
 ) -> Iterator[Block]:
     begin = rows.start
-    for cells, sizes in arrow_columns(table.uri, columns, units, rows):
-        numbers = np.arange(begin, begin + len(sizes))
-        begin += len(sizes)
-        yield Block(numbers, numbers, sizes, np.ones_like(sizes), {}, cells, table.of_folders)
+    for cells in arrow_columns(table.uri, columns, units, rows):
+        numbers = np.arange(begin, begin + len(next(iter(cells.values()), ())))
+        begin += len(numbers)
+        more = {name: [cell] * len(numbers) for name, cell in table.of_folders.items()}
+        yield Block(numbers, numbers, np.ones_like(numbers), {}, cells | more)
 
 
 def _text_blocks(
@@ -147,19 +148,19 @@ def _json_block(
     except UnicodeDecodeError as e:
         return _json_block(table, text[: text.rfind(b"\n", 0, e.start) + 1], names, last=last)
     lines = [*io.BytesIO(text)]
-    cells: list[Any] = [*map(_plain_object, io.BytesIO(utf8))]
+    lines = [*io.BytesIO(text)]
+    offsets = itertools.accumulate(map(len, lines), initial=0)
+    read = zip(offsets, lines, io.BytesIO(utf8), strict=False)
     more = table.of_folders
-    odd = [i for i, each in enumerate(cells) if not each or (more and more.keys() & each)]
-    errors = dict[int, str]()
-    for i in odd:
-        for row in table.rows_from(io.BytesIO(lines[i]), names, 0, 0):  # none if it is empty
-            cells[i], errors[i] = row.cells, row.error
-    rows = np.setdiff1d(np.arange(len(lines)), [i for i in odd if i not in errors])
-    size = np.fromiter(map(len, lines), np.int64, len(lines))
-    places = np.arange(len(lines)), np.cumsum(size) - size, size, np.ones_like(size)
-    errors = {i: error for i, error in errors.items() if error}
-    block = Block(*places, errors, {}, more, cells)
-    return block.take(rows), len(text), len(lines)
+    rows = list[TableRow]()
+    for line, (offset, data, plain) in enumerate(read):
+        cells = _plain_object(plain)
+        if cells and not more.keys() & cells:
+            rows.append(TableRow(line, offset, len(data), {**cells, **more}))
+            continue
+        odd = table.rows_from(io.BytesIO(data), names, 0, 0)  # none if the line is empty
+        rows += (row._replace(line=line, offset=offset) for row in odd)
+    return Block.of(rows), len(text), len(lines)
 
 
 def _plain_object(line: bytes) -> Mapping[str, Any] | None:

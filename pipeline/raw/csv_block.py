@@ -44,13 +44,10 @@ def csv_block(
     first = data.take(breaks[edges[:-1]] + 1)
     is_row = (first != _BREAK) & (first != _RETURN)
     line, lines = edges[:-1][is_row], np.diff(edges)[is_row]
-    offsets = np.minimum(breaks, len(text))
-    size = offsets[line + lines] - offsets[line]
     cells = _cells(utf8, names, len(line), table)
     if not cells:
         return Block.of([]), 0, 0
-    block = Block(line, offsets[line], size, lines, *cells, table.of_folders)
-    return block, used_bytes, int(edges[-1])
+    return Block(line, breaks[line], lines, *cells), used_bytes, int(edges[-1])
 
 
 def num_plain_bytes(table: Table, text: bytes) -> int:
@@ -99,4 +96,5 @@ def _cells(
         is_good[[*errors]] = False
         places = pyarrow.array(np.cumsum(is_good) - 1, pyarrow.int64(), mask=~is_good)
         cells = cells.take(places)
-    return errors, {name: cells.column(name).chunk(0) for name in names}
+    columns = {name: cells.column(name).chunk(0) for name in names}
+    return errors, columns | {name: [cell] * num_rows for name, cell in table.of_folders.items()}

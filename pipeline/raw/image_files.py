@@ -4,7 +4,9 @@ lossless ones as PNGs of the same pixels, which may be labels.
 Readers of tensorflow/tpu's schema, including ours, decode only JPEGs and take the size from their
 headers. Formats are recognized by content, never by name."""
 
+import contextlib
 import io
+import itertools
 import re
 import struct
 from dataclasses import dataclass, replace
@@ -25,9 +27,10 @@ from pipeline.raw.jpeg import (
     decode_jpeg,
     to_rgb_jpeg,
 )
+from pipeline.raw.jpeg_parts import SCAN, segments
 
 ORIENTATION = 0x0112  # https://exiftool.org/TagNames/EXIF.html
-_APP1, _SCAN, _SHORT = 0xE1, 0xDA, 3
+_APP1, _SHORT = 0xE1, 3
 _EXIF = b"Exif\0\0"
 # by EXIF orientation: whether to swap the sides, and then to mirror each of them
 TURNS = np.array([0, 0, 1, 3, 2, 4, 5, 7, 6])[:, None] >> [2, 1, 0] & 1
@@ -274,17 +277,13 @@ def orientation(jpeg: bytes) -> int:
     """The EXIF orientation, read without decoding: 1 to 8; 1 (upright) also if EXIF is missing or
     damaged.
 
-    Runs on every JPEG, although few are rotated: it takes 3 us, Pillow 66 us."""
-    try:
-        position = 2
-        while jpeg[position] == 0xFF and jpeg[position + 1] != _SCAN:
-            (length,) = struct.unpack_from(">H", jpeg, position + 2)
-            begin = position + 4
-            if jpeg[position + 1] == _APP1 and jpeg.startswith(_EXIF, begin):
-                return _in_tiff(jpeg[begin + len(_EXIF) : position + 2 + length])
-            position += 2 + length
-    except (IndexError, struct.error):
-        pass
+    Runs on every JPEG, although few are rotated: it takes 5 us, Pillow 66 us."""
+    places = segments(jpeg) if jpeg.startswith(b"\xff\xd8") else ()
+    with contextlib.suppress(IndexError, struct.error):
+        for marker, at in itertools.takewhile(lambda each: each[0] != SCAN, places):
+            if marker == _APP1 and jpeg.startswith(_EXIF, at + 2):
+                (length,) = struct.unpack_from(">H", jpeg, at)
+                return _in_tiff(jpeg[at + 2 + len(_EXIF) : at + length])
     return 1
 
 

@@ -11,28 +11,14 @@ END = b"\xff\xd9"
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0..15 without DHT, JPG, DAC
 # RSTn and TEM have no length; nor has a stuffed zero, which is not a marker: libjpeg skips it
 _BARE_MARKERS = frozenset(range(0xD0, 0xD8)) | {0x00, 0x01}
-_RESTART, _SCAN, _INTERVAL = 0xD0, 0xDA, 0xDD  # RST0, SOS, DRI
+_RESTART, SCAN, _INTERVAL = 0xD0, 0xDA, 0xDD  # RST0, SOS, DRI
 _BASELINE = frozenset((0xC0, 0xC1))  # and extended; the others have several scans
 _MOST_KEPT = 0.9
 
 
-def frames(data: bytes) -> Iterator[int]:
-    """Where the heights of images begin; there should be one. Raises as _segments."""
-    return (at + 3 for marker, at in _segments(data) if marker in _FRAME_MARKERS)
-
-
-def unit(data: bytes, frame: int) -> tuple[int, int]:
-    """Height and width of the pixels in which all components take turns. frame: see frames."""
-    components = data[frame + 4]
-    # a single component takes no turns, whatever its factors are
-    factors = data[frame + 6 :][: 3 * components : 3] if components > 1 else b"\x11"
-    # 1 where damage makes it 0
-    return 8 * max((1, *(f & 15 for f in factors))), 8 * max((1, *(f >> 4 for f in factors)))
-
-
-def _segments(data: bytes) -> Iterator[tuple[int, int]]:
-    """The markers in turn, and the place after each. Raises IndexError or struct.error where the
-    data ends."""
+def segments(data: bytes) -> Iterator[tuple[int, int]]:
+    """The markers in turn, and the place after each: that of the length of its segment, if it has
+    one. Raises IndexError or struct.error where the data ends."""
     position = 2
     while True:
         while data[position] != 0xFF:
@@ -44,6 +30,20 @@ def _segments(data: bytes) -> Iterator[tuple[int, int]]:
         yield marker, position
         if marker not in _BARE_MARKERS:
             position += struct.unpack_from(">H", data, position)[0]
+
+
+def frames(data: bytes) -> Iterator[int]:
+    """Where the heights of images begin; there should be one. Raises as segments does."""
+    return (at + 3 for marker, at in segments(data) if marker in _FRAME_MARKERS)
+
+
+def unit(data: bytes, frame: int) -> tuple[int, int]:
+    """Height and width of the pixels in which all components take turns. frame: see frames."""
+    components = data[frame + 4]
+    # a single component takes no turns, whatever its factors are
+    factors = data[frame + 6 :][: 3 * components : 3] if components > 1 else b"\x11"
+    # 1 where damage makes it 0
+    return 8 * max((1, *(f & 15 for f in factors))), 8 * max((1, *(f >> 4 for f in factors)))
 
 
 class Part(NamedTuple):
@@ -111,9 +111,9 @@ def grid_of(data: bytes) -> _Grid | None:
     """None if it cannot be cut."""
     places = dict[int, int]()
     try:
-        for marker, at in _segments(data):
+        for marker, at in segments(data):
             places[marker] = at
-            if marker == _SCAN:
+            if marker == SCAN:
                 break
         frames = _FRAME_MARKERS & places.keys()
         if len(frames) != 1 or not frames <= _BASELINE or _INTERVAL not in places:
@@ -121,11 +121,11 @@ def grid_of(data: bytes) -> _Grid | None:
         frame = 3 + places[min(frames)]
         height, width, components = struct.unpack_from(">HHB", data, frame)
         (interval,) = struct.unpack_from(">H", data, places[_INTERVAL] + 2)
-        length, of_scan = struct.unpack_from(">HB", data, places[_SCAN])
+        length, of_scan = struct.unpack_from(">HB", data, places[SCAN])
         unit_h, unit_w = unit(data, frame)
     except (IndexError, struct.error):
         return None
     if not interval or of_scan != components or -(-width // unit_w) % interval:
         return None
-    scan = places[_SCAN] + length
+    scan = places[SCAN] + length
     return _Grid(frame, scan, (height, width), (unit_h, interval * unit_w), unit_w)

@@ -157,8 +157,7 @@ def test_the_content_of_rows_is_that_of_their_cells(seed, tmp_path):
     table = Table(str(tmp_path / "t.csv"))
     for block in blocks.blocks_of(table):
         found = contents_of(columns, block, table.format)
-        for number, content in enumerate(found):
-            cells = block.row(number).cells
+        for content, cells in zip(found, block.by_row(block.names), strict=True):
             assert content == repr(sorted(each.content(cells, table.format) for each in columns))
 
 

@@ -43,12 +43,17 @@ def csv_texts(draw, unusual=True, delimiter=","):
 def assert_same(table, columns=None, units=None):
     """The blocks of a table, each checked to have the rows of the table."""
     found = list(blocks_of(table, columns, units))
-    rows = [block.row(i) for block in found for i in range(len(block))]
-    assert repr(rows) == repr(list(table.rows(columns, units)))  # also nan, 1 and 1.0, -0.0
+    rows = []
     for block in found:
-        for i in range(len(block)):
-            for name, cell in block.row(i).cells.items():
-                assert repr(objects(block.cells(name), np.array([i]))) == repr([cell])
+        places = np.stack([block.line, block.offset, block.lines]).T.tolist()
+        for i, (place, cells) in enumerate(zip(places, block.by_row(block.names), strict=True)):
+            error = block.errors.get(i, "")
+            rows.append((*place, error, [] if error else sorted(cells.items())))
+    expected = [
+        (row.line, row.offset, row.lines, row.error, [] if row.error else sorted(row.cells.items()))
+        for row in table.rows(columns, units)
+    ]
+    assert repr(rows) == repr(expected)  # also nan, 1 and 1.0, -0.0
     return found
 
 

@@ -316,11 +316,17 @@ def test_the_orientation_is_read_in_either_byte_order(order, value):
     assert Image.open(io.BytesIO(data)).getexif().get(ORIENTATION) == value
 
 
+def test_bytes_that_fill_the_space_before_a_segment_do_not_hide_the_orientation():
+    data = upright(exif_of(6)).replace(b"\xff\xe1", b"\xff\xff\xff\xe1", 1)
+    assert orientation(data) == Image.open(io.BytesIO(data)).getexif()[ORIENTATION] == 6
+
+
 @pytest.mark.parametrize(
     "data",
     [
         b"",
         b"\xff\xd8",
+        upright(exif_of(6))[1:],
         upright(),
         upright(b"Exif\0\0damaged"),
         upright(exif_of(6, kind=4)),

@@ -95,8 +95,7 @@ def test_a_file_that_cannot_be_read_from_its_middle_is_one_piece(name):
 def test_lines_of_a_piece_count_from_the_beginning_of_the_file(table):
     usual = table(["a,b", "1,2", '3,"\n"', "4,5", "6,7"])
     (block,) = blocks_of(usual, piece=Piece(starts_of(usual)[2], starts_of(usual)[3], 4))
-    assert block.row(0) == [*usual.rows()][2]
-    assert len(block) == 1
+    assert (block.line.tolist(), [*block.by_row("ab")]) == ([5], [{"a": "4", "b": "5"}])
 
 
 @pytest.mark.parametrize("names", ["text", "id,text", "id,text,label"])
