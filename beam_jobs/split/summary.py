@@ -88,16 +88,15 @@ def empty_shards(plan: SplitPlan, records: Sequence[int]) -> Iterator[str]:
 
 def odd_shares(plan: SplitPlan, ledger: Ledger, records: Mapping[str, int]) -> Iterator[str]:
     """Yields warnings if a split that was held out has far more or fewer records than was asked
-    for, or none of a class. records: by split, of all that are known."""
+    for, or none of a class. records: by split; 0 if an older infeed wrote it."""
     held_out = getattr(plan.job.converter, "held_out", None)
     asked = getattr(held_out, plan.split, 0.0)
     if not held_out or not asked:
         return
-    total = sum(records[split] for split in held_out.splits)
-    share = ledger.records / total
-    if abs(share - asked) > asked / 3 and all(map(records.get, held_out.splits)):
+    counts = [records[split] for split in held_out.splits]
+    if all(counts) and abs((share := ledger.records / sum(counts)) - asked) > asked / 3:
         yield (
-            f"split {plan.split!r} has {ledger.records:,} of {total:,} records, {share:.1%}; "
+            f"split {plan.split!r} has {ledger.records:,} of {sum(counts):,} records, {share:.1%}; "
             f"{asked:.1%} was asked for. A hash decides where what belongs together goes, so the "
             "shares of few groups are up to chance."
         )
