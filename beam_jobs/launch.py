@@ -121,14 +121,13 @@ def _preview(
             shard_bytes[shard] += framed_bytes(job, rows)[assigned.good].sum()
             shard_records[shard] += assigned.good.sum()
             rejected += [printable(f"{x.key}: {x.error}") for x in assigned.rejected()]
-    empty = [job.sources[each.source] for each in summaries if not each.records]
     yield SplitPreview(
         plan.split,
         plan.digest,
         int(shard_records.sum()),
         sorted(rejected),
         list(map(plan.sampled.scaled, shard_bytes.tolist())),
-        [*empty_folders(plan, empty), *empty_shards(plan, shard_records.tolist())],
+        [*empty_folders(plan, summaries), *empty_shards(plan, shard_records.tolist())],
     )
 
 

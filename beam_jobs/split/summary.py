@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from beam_jobs.converter import ConversionJob, Source
-from beam_jobs.split.ledger import Ledger
+from beam_jobs.converter import ConversionJob
+from beam_jobs.split.ledger import Ledger, SourceSummary
 from beam_jobs.split.plan import SplitPlan
 from pipeline.errors import ConversionError, OptionError
 from pipeline.shards.manifest import ShardEntry, SplitEntry
@@ -188,9 +188,11 @@ def in_words(summary: Mapping[str, Any]) -> str:
     return f"{total}{again}, {summary['seconds']:.1f} s{several}, {speed}"
 
 
-def empty_folders(plan: SplitPlan, sources: Iterable[Source]) -> Iterator[str]:
-    """Yields a warning if some of the sources, which have no records, are folders of classes. Of
-    held-out splits, odd_shares tells."""
+def empty_folders(plan: SplitPlan, summaries: Iterable[SourceSummary]) -> Iterator[str]:
+    """Yields a warning if folders of classes have no records. Of held-out splits, odd_shares
+    tells."""
+    empty = sorted(each.source for each in summaries if not each.records)
+    sources = (plan.job.sources[number] for number in empty)
     names = [source.tag for source in sources if source.kind == "folder" and source.tag]
     if names and not getattr(plan.job.converter, "held_out", None):
         yield empty_classes(f"split {plan.split!r}", names)
