@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from beam_jobs.rows.references import File, Reference, References
 from pipeline.errors import Reject
 from pipeline.shards.example import Value
 from pipeline.shards.schema import Labels, Schema
-from pipeline.storage.schemes import open_storage
+from pipeline.storage.schemes import is_remote, open_storage
 from pipeline.storage.storage import Stat, Storage, join
 
 __all__ = [
@@ -41,6 +41,7 @@ _BYTES_PER_FOLDER = 10**8  # a guess: the sizes of a folder's files are unknown 
 _Group = bytes  # the class below has a field `bytes`
 _BYTES_PER_BUCKET = 4 * 10**9  # of raw data; ~36,000 ImageNet references sort in one element
 _MIN_BUCKETS = 8  # each source has a piece per bucket, of ~1 KB or more
+_SCANS_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -224,13 +225,6 @@ def group_of(files: Sequence[File]) -> bytes:
     return zlib.compress(json.dumps([(file.uri, *file.stat) for file in files]).encode())
 
 
-class Share(NamedTuple):
-    """Elements of a job's first stage: one of every `step`, from this number on."""
-
-    number: int = 0
-    step: int = 1
-
-
 @dataclass(frozen=True)
 class Waiting:
     """What a launcher does after submitting a job to a service that no longer needs it."""
@@ -289,19 +283,31 @@ class ConversionJob:
         """The splits to write. Sorted, because their numbers are part of the shuffle keys."""
         return tuple(sorted({source.split for source in self.sources}))
 
-    def pieces_of(self, source: Source) -> list[Source]:
-        """The source in pieces; itself if it has none."""
-        pieces = self.pieces.get(source.uri, (None,))
-        return [dataclasses.replace(source, piece=piece) for piece in pieces]
-
     def sources_of(self, split: str) -> list[Source]:
         """The sources of a split, in order."""
         return [source for source in self.sources if source.split == split]
 
+    @cached_property
+    def scans(self) -> Sequence[Sequence[tuple[int, Any]]]:
+        """What workers scan, in groups: (number of a source, piece of it or None). Sources in
+        buckets form groups of 16 to scan in parallel, as such scans mostly wait."""
+        if isinstance(self.converter, Packer):  # limited by the CPU, and with much in memory
+            numbered = enumerate(self.pieces.get(source.uri, (None,)) for source in self.sources)
+            return [[(number, piece)] for number, pieces in numbered for piece in pieces]
+        here, remote = list[tuple[int, None]](), list[tuple[int, None]]()
+        for number, source in enumerate(self.sources):
+            (remote if is_remote(source.uri) else here).append((number, None))
+        groups = [remote[i : i + _SCANS_AT_ONCE] for i in range(0, len(remote), _SCANS_AT_ONCE)]
+        return [*groups, *([each] for each in here)]
+
+    def source(self, number: int, piece: Any) -> Source:
+        """A piece of a source, or all of it."""
+        return dataclasses.replace(self.sources[number], piece=piece)
+
     @property
     def num_elements(self) -> int:
-        """How many elements its first stage may have."""
-        return sum(len(self.pieces_of(source)) for source in self.sources)
+        """How many elements its first stage has, which are numbers from 0."""
+        return len(self.scans)
 
     @cached_property
     def plans(self) -> dict[str, Any]:
@@ -314,7 +320,11 @@ class ConversionJob:
         return json.dumps(dict(self.converter.digest_fields()), sort_keys=True)
 
     @cached_property
+    def raw_bytes(self) -> int:
+        """The size of the raw data, with guesses for folders."""
+        return sum(source.guessed_bytes for source in self.sources)
+
+    @cached_property
     def num_buckets(self) -> int:
         """A power of two that grows with the input. It does not affect the output."""
-        size = sum(source.guessed_bytes for source in self.sources)
-        return max(_MIN_BUCKETS, 1 << (size // _BYTES_PER_BUCKET).bit_length())
+        return max(_MIN_BUCKETS, 1 << (self.raw_bytes // _BYTES_PER_BUCKET).bit_length())

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from beam_jobs import stages, survey
-from beam_jobs.converter import ConversionJob, Share
+from beam_jobs.converter import ConversionJob
 from beam_jobs.stored_job import StoredJob
 from pipeline.storage.storage import in_parallel
 
@@ -37,10 +37,6 @@ class Flow:
             made = map(results, self.elements)
         return replace(self, elements=[*itertools.chain.from_iterable(made)])
 
-    def spread(self) -> "Flow":
-        """The same elements, on all workers."""
-        return self
-
     def by_key(self, name: str) -> "Flow":
         """Of pairs: (key, its values) for each key. name: of the step in a pipeline."""
         del name
@@ -68,10 +64,6 @@ class _Collection(Flow):
         sides = [as_dict(side.elements) if isinstance(side, Flow) else side for side in given]
         return self._then(stage.__name__, self.beam.FlatMap(stage, *sides))
 
-    def spread(self) -> Flow:
-        """See Flow."""
-        return self._then("spread", self.beam.Reshuffle())
-
     def by_key(self, name: str) -> Flow:
         """See Flow."""
         return self._then(name, self.beam.GroupByKey())
@@ -89,10 +81,12 @@ def pipeline_of(job: ConversionJob, options: Any) -> Any:
     import apache_beam as beam
 
     pipeline = beam.Pipeline(options=options)
-    count = min(job.num_elements, _MOST_SHARES)
-    # several, as Dask has no stage that spreads what one element gives
-    shares = [Share(number, count) for number in range(count)]
-    start = pipeline | "shares" >> beam.Create(shares)
+    # few, as they are in the graph; several, as Dask does not spread what one of them gives
+    shares = [range(job.num_elements)[number::_MOST_SHARES] for number in range(_MOST_SHARES)]
+    numbers = (
+        pipeline | "shares" >> beam.Create([*filter(len, shares)]) | "numbers" >> beam.FlatMap(list)
+    )
+    start = _Collection(numbers | "spread" >> beam.Reshuffle(), beam=beam)
     chain = survey.looked if isinstance(job, survey.Survey) else stages.converted
-    chain(_Collection(start, beam=beam), StoredJob.of(job))
+    chain(start, StoredJob.of(job))
     return pipeline

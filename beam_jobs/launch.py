@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from beam_jobs import stages
-from beam_jobs.converter import ConversionJob, Share, Waiting
+from beam_jobs.converter import ConversionJob, Waiting
 from beam_jobs.graph import Flow
 from beam_jobs.progress import progress_bars, survey_status
 from beam_jobs.runners.by_name import find_runner
@@ -99,7 +99,7 @@ def preview(job: ConversionJob) -> Iterator[SplitPreview]:
         of_split = dataclasses.replace(job, sources=tuple(job.sources_of(split)), dry_run=True)
         stored = StoredJob.of(of_split)
         # A window that is packed takes hundreds of megabytes.
-        found, *sides = stages.planned(Flow([Share()], num_cores()), stored)
+        found, *sides = stages.planned(Flow(range(of_split.num_elements), num_cores()), stored)
         buckets = dict(found.by_key("by bucket").elements)
         yield from Flow([buckets]).each(_preview, stored, *sides).elements
 
@@ -121,14 +121,13 @@ def _preview(
             shard_bytes[shard] += framed_bytes(job, rows)[assigned.good].sum()
             shard_records[shard] += assigned.good.sum()
             rejected += [printable(f"{x.key}: {x.error}") for x in assigned.rejected()]
-    empty = [job.sources[each.source] for each in summaries if not each.records]
     yield SplitPreview(
         plan.split,
         plan.digest,
         int(shard_records.sum()),
         sorted(rejected),
         list(map(plan.sampled.scaled, shard_bytes.tolist())),
-        [*empty_folders(plan, empty), *empty_shards(plan, shard_records.tolist())],
+        [*empty_folders(plan, summaries), *empty_shards(plan, shard_records.tolist())],
     )
 
 

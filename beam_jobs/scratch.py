@@ -11,19 +11,19 @@ import os
 import signal
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import FrameType
 from typing import BinaryIO, Self
 
-from beam_jobs.converter import Source
+from beam_jobs.converter import ConversionJob, Source
 from beam_jobs.rows.references import encoded
 from pipeline.errors import OptionError, RawDataError, StorageError
 from pipeline.shards.frames import Compression
 from pipeline.sizes import format_bytes
 from pipeline.sources.sequential_file import inflated
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import Storage, is_compressed, join, uncompressed
+from pipeline.storage.storage import Storage, in_parallel, is_compressed, join, uncompressed
 
 _PIECE_BYTES = 1 << 20
 # gzip ends with crc32 and size, zlib with adler32: a repaired file may be as long as the old one
@@ -31,6 +31,17 @@ _TAIL_BYTES = 8
 # text compresses to about a tenth; gzip's limit is a thousandth
 _RATIO = 100
 _LEAST_BYTES = 1 << 30
+
+
+def remove_scratch(job: ConversionJob, unfinished: str, is_ours: Callable[[str], object]) -> None:
+    """Removes the temporary files whose names are ours. Raises StorageError.
+
+    unfinished: a glob pattern of the files whose partial ones, left by killed workers, are removed,
+    too."""
+    directory = job.path("_scratch")
+    job.output.sweep(directory, [unfinished])
+    names = filter(is_ours, job.output.list(directory))
+    in_parallel(job.output.delete, [join(directory, name) for name in names])
 
 
 class _Terminated(BaseException):

@@ -1,7 +1,7 @@
 """The stages of a conversion: functions of one element each, and the one chain that they make.
 
-    groups -> scan -> BUCKET -> assign -> SHARD -> gather -> DIGEST -> count -> ALL -> commit
-                  \\-> sums by bucket, sampled sizes by split
+    scan -> BUCKET -> assign -> SHARD -> gather -> DIGEST -> count -> ALL -> commit
+          \\-> sums by bucket, sampled sizes by split
 
 Capitals are groupings. The chain is linear, because some runners lose every other branch. The sums
 and sizes are given to assign, gather and commit. For counting copies, each shard adds 12 bytes per
@@ -15,7 +15,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from beam_jobs.converter import ConversionJob, Packer, Share, Source
+from beam_jobs.converter import ConversionJob, Source
 from beam_jobs.rows.digests import BucketSums, add_sums, hash_sum
 from beam_jobs.rows.references import References
 from beam_jobs.split.claims import check_claim, claim
@@ -47,12 +47,11 @@ from beam_jobs.survey import remove_surveys
 from pipeline.background import Background
 from pipeline.errors import ConversionError, InfeedError, StorageError
 from pipeline.shards.naming import add_digests
-from pipeline.storage.schemes import is_remote, open_storage
+from pipeline.storage.schemes import open_storage
 
 SUMMARIES = -1  # the key of source summaries in both groupings
 _SHARD_BITS = 32  # a grouping key is split number << 32 | bucket or shard
 _ONE = 0
-_SCANS_AT_ONCE = 16
 
 Keyed = tuple[int, Any]
 Values = tuple[int, Iterable[Any]]
@@ -61,9 +60,9 @@ Samples = Mapping[int, Sampled]  # by split number
 
 
 def planned(start: Any, stored: StoredJob) -> tuple[Any, Any, Any]:
-    """What the scan finds, and the sums and samples that decide the plans. start: a Flow of shares,
-    see graph."""
-    found = start.each(groups, stored).spread().each(scan, stored)
+    """What the scan finds, and the sums and samples that decide the plans. start: a Flow of the
+    numbers of job.scans."""
+    found = start.each(scan, stored)
     sums = found.each(measure, stored).per_key("sums", add_sums)
     if not stored.job.converter.transforms:
         return found, sums, {}
@@ -79,31 +78,18 @@ def converted(start: Any, stored: StoredJob) -> Any:
     return gathered.by_key("by digest").each(count).by_key("all").each(commit, stored, *sides)
 
 
-def groups(share: Share, stored: StoredJob) -> Iterator[list[tuple[int, Source]]]:
-    """Numbered sources, in groups. Those in buckets form groups of 16 to scan in parallel, as such
-    scans mostly wait."""
-    job: ConversionJob = stored.job
-    numbered = list(enumerate(job.sources))
-    if isinstance(job.converter, Packer):  # limited by the CPU, and with much in memory
-        found = [[(number, one)] for number, each in numbered for one in job.pieces_of(each)]
-    else:
-        remote = [each for each in numbered if is_remote(each[1].uri)]
-        found = [remote[i : i + _SCANS_AT_ONCE] for i in range(0, len(remote), _SCANS_AT_ONCE)]
-        found += [[each] for each in numbered if not is_remote(each[1].uri)]
-    yield from found[share.number :: share.step]
-
-
-def scan(element: Sequence[tuple[int, Source]], stored: StoredJob) -> Iterator[Keyed]:
-    """[(number, source), ...] -> for each, (bucket key, References) ... and one (SUMMARIES,
+def scan(number: int, stored: StoredJob) -> Iterator[Keyed]:
+    """A group of scans -> for each, (bucket key, References) ... and one (SUMMARIES,
     SourceSummary)."""
     job: ConversionJob = stored.job
     with contextlib.ExitStack() as stack:
-        begun = (
-            Background(scanned(job, source), limit=1, name="infeed-scan") for _, source in element
-        )
-        ahead = [stack.enter_context(contextlib.closing(batches)) for batches in begun]
-        for (number, source), batches in zip(element, ahead, strict=True):
-            yield from _rows(job, number, source, batches)
+        begun = list[tuple[int, Source, Background[Rows]]]()
+        for source_number, piece in job.scans[number]:
+            source = job.source(source_number, piece)
+            batches = Background(scanned(job, source), limit=1, name="infeed-scan")
+            begun.append((source_number, source, stack.enter_context(contextlib.closing(batches))))
+        for each in begun:
+            yield from _rows(job, *each)
 
 
 def _rows(
@@ -171,8 +157,8 @@ def _claimed(
                 check_claim(plan)
             # another plan owns it: nobody needs what was packed for this job
             except ConversionError:
-                for split in job.splits:
-                    remove_packed_files(job, split, of_job=True)
+                with contextlib.suppress(StorageError):  # some buckets forbid deletion
+                    remove_packed_files(job)
                 raise
     for plan in plans:
         with verdict_on_error(job, plan.split):

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from beam_jobs.converter import ConversionJob
+from beam_jobs.scratch import remove_scratch
 from pipeline.errors import ConversionError
 from pipeline.shards.naming import verdict_file
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import join, read_file, write_file
+from pipeline.storage.storage import read_file, write_file
 
 _SMALL_BYTES = 1 << 15  # a dozen stages, in base64, take less than 1 MB
 _LEVEL = 1  # of zlib
@@ -83,9 +84,11 @@ def remove_stored_job(job: ConversionJob) -> None:
 
 
 def remove_old_jobs(job: ConversionJob) -> None:
-    """Removes what killed launchers left a week before. Raises StorageError."""
-    directory = job.path("_scratch")
-    job.output.sweep(directory, ["job.*"])
-    for match in filter(None, map(_FILE.fullmatch, job.output.list(directory))):
-        if int(match[1]) < job.started - _LONG_SECONDS:
-            job.output.delete(join(directory, match[0]))
+    """Removes the files that launchers left when they were killed, a week later. Raises
+    StorageError."""
+
+    def is_old(name: str) -> bool:
+        match = _FILE.fullmatch(name)
+        return bool(match) and int(match[1]) < job.started - _LONG_SECONDS
+
+    remove_scratch(job, "job.*", is_old)

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from beam_jobs.converter import ConversionJob, Share, Source
+from beam_jobs.converter import ConversionJob, Source
+from beam_jobs.scratch import remove_scratch
 from beam_jobs.split.packed_files import check_unchanged
 from beam_jobs.stored_job import StoredJob
 from pipeline.errors import ConversionError, RawDataError
 from pipeline.shards.typed_json import Json, JsonFile, read_sealed, sealed_line
-from pipeline.storage.storage import in_parallel, join, write_file
+from pipeline.storage.storage import write_file
 
 _SEEN = re.compile(r"survey\.[0-9a-f]{16}-\d+")
 _REMEDY = "Remove it, and run the command again."
@@ -65,21 +66,14 @@ class Survey(ConversionJob):
 
 
 def remove_surveys(job: ConversionJob) -> None:
-    """Removes what surveys saw, also of raw data and options of before."""
-    directory = job.path("_scratch")
-    job.output.sweep(directory, ["survey.*"])
-    names = filter(_SEEN.fullmatch, job.output.list(directory))
-    in_parallel(job.output.delete, [join(directory, name) for name in names])
+    """Removes what surveys saw, including those of earlier raw data and options. Raises
+    StorageError."""
+    remove_scratch(job, "survey.*", _SEEN.fullmatch)
 
 
 def looked(start: Any, stored: StoredJob) -> Any:
-    """The chain of a survey. start: a Flow of shares, see graph."""
-    return start.each(groups, stored).spread().each(look, stored)
-
-
-def groups(share: Share, stored: StoredJob) -> Iterator[int]:
-    """The numbers of groups."""
-    yield from range(share.number, len(stored.job.groups), share.step)
+    """The chain of a survey. start: a Flow of the numbers of groups."""
+    return start.each(look, stored)
 
 
 def look(number: int, stored: StoredJob) -> Iterator[None]:

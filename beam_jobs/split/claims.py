@@ -14,17 +14,15 @@ import numpy as np
 from msgspec import Meta
 
 from beam_jobs.converter import ConversionJob
-from beam_jobs.rows.packed_rows import PackedRows
 from beam_jobs.split.ledger import parse_receipt, receipts_of
 from beam_jobs.split.packed_files import scanned
-from beam_jobs.split.plan import Rows, SplitPlan
+from beam_jobs.split.plan import SplitPlan
 from beam_jobs.split.shard_rows import (
     RAW_ROW,
     differing,
     name_of,
     raw_rows,
     recorded_rows,
-    source_of,
 )
 from pipeline.errors import ConversionError
 from pipeline.shards import naming
@@ -210,9 +208,9 @@ def _first_change(plan: SplitPlan, old: Claim) -> str:
     for rows in itertools.chain.from_iterable(scans):
         differ, unknown = differing(known, raw_rows(old.seed, plan.split, rows))
         if differ.any():
-            return f"{_name_of(job, rows, differ)} has changed"
+            return f"{name_of(job, rows, int(differ.argmax()))} has changed"
         if unknown.any():
-            new_file = new_file or f"{_name_of(job, rows, unknown)} is new"
+            new_file = new_file or f"{name_of(job, rows, int(unknown.argmax()))} is new"
         num_seen += int((~unknown).sum())
     gone = len(known) - num_seen
     if plan.digest == old.plan or len(shards) < old.num_shards or not (new_file or gone > 0):
@@ -223,12 +221,6 @@ def _first_change(plan: SplitPlan, old: Claim) -> str:
     return (
         f"{change} {'in' if new_file else 'from'} this split, as with another --validation-fraction"
     )
-
-
-def _name_of(job: ConversionJob, rows: Rows, mask: np.ndarray) -> str:
-    if isinstance(rows, PackedRows):
-        return source_of(job, rows.files[0]).name
-    return name_of(job, rows.files[rows.file[mask][0]].uri)
 
 
 def _publish(plan: SplitPlan, claim: Claim) -> None:

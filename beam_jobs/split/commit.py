@@ -146,11 +146,8 @@ def commit_split(
     index_crc32c = write_index(job.output, job.output_dir, split, records, rows)
     entry = _entry(plan, proven, index_crc32c)
     fresh = [shard for shard, each in zip(entry.shards, written, strict=True) if not each.reused]
-    empty = {each.source for each in summaries} - {
-        each.source for each in summaries if each.records
-    }
     warnings = [
-        *empty_folders(plan, (job.sources[number] for number in sorted(empty))),
+        *empty_folders(plan, summaries),
         *odd_shares(plan, proven, counted.records),
     ]
     warnings += _publish_copies(plan, entry, counted, uncommitted)

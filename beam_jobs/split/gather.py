@@ -16,16 +16,16 @@ import numpy as np
 
 from beam_jobs.converter import Packer, Reject
 from beam_jobs.rows.column_sums import RecordSums
-from beam_jobs.rows.packed_rows import PackedRecords, PackedRows
-from beam_jobs.rows.references import Reference, References, concat, encoded
+from beam_jobs.rows.packed_rows import PackedRecords, PackedRows, joined
+from beam_jobs.rows.references import Reference, References, concat, encoded, in_order
 from beam_jobs.split.claims import read_claim
 from beam_jobs.split.ledger import Ledger, Receipt, Rejected, check_rejected, finished_shard
 from beam_jobs.split.plan import Rows, SplitPlan
-from beam_jobs.split.shard_rows import PackedShard, RawShard, recorded_rows
+from beam_jobs.split.shard_rows import PackedShard, RawShard, name_of, recorded_rows
 from pipeline.errors import RawDataError
 from pipeline.shards.copies import content_digest, content_digests
 from pipeline.shards.example import example_pieces
-from pipeline.shards.frames import FRAME_BYTES, crc32c, crc32c_of, frame_ends, frames
+from pipeline.shards.frames import crc32c, crc32c_of, frame_ends, frames
 from pipeline.shards.naming import add_digests, key_digest
 from pipeline.storage.storage import Sink, pieces_of
 
@@ -59,8 +59,10 @@ def write_shard(plan: SplitPlan, shard: int, rows: Sequence[Rows]) -> tuple[Rece
 def rows_of_shard(plan: SplitPlan, rows: Sequence[Rows]) -> RawShard | PackedShard:
     """The rows of a shard, joined."""
     if isinstance(plan.job.converter, Packer):
-        return PackedShard(plan, [part for part in rows if isinstance(part, PackedRows)])
-    return RawShard(plan, concat([refs for refs in rows if isinstance(refs, References)]))
+        packed = (part for part in rows if isinstance(part, PackedRows))
+        return PackedShard(plan, joined(sorted(packed, key=lambda part: part.rows["rank"][0])))
+    refs = concat([part for part in rows if isinstance(part, References)])
+    return RawShard(plan, in_order(plan.job.seed, plan.split, refs))
 
 
 class _Writing:
@@ -97,7 +99,10 @@ class _Writing:
             if isinstance(features, bytes)
             else example_pieces(job.converter.schema, features)
         )
-        self._append(pieces)
+        length, crc = sum(map(len, pieces)), crc32c_of(pieces)
+        header, footer = frame_ends(length, crc)
+        self._append([header, *pieces, footer])
+        self.index.extend((length, crc))
         if self.labels and not isinstance(features, bytes):  # else RecordSums counts them
             label: Any = features.get(self.labels.key, ())
             ledger.classes.update(map(str, [label] if isinstance(label, int) else label))
@@ -114,10 +119,7 @@ class _Writing:
         assert isinstance(converter, Packer)
         payloads, trailers = records.payloads, records.trailers
         crcs = trailers["crc32c"]
-        framed = frames(payloads, crcs)
-        self.sink.write(framed)
-        self.crc.update(framed)
-        self.num_bytes += len(framed)
+        self._append([frames(payloads, crcs)])
         lengths = np.fromiter(map(len, payloads), np.uint32, len(payloads))
         self.index.frombytes(np.stack([lengths, crcs], 1).tobytes())
         self.raw_crcs.frombytes(crcs.tobytes())
@@ -132,16 +134,12 @@ class _Writing:
         self.sums.add(payloads)
         self.sums.columns()  # so that few records are in memory
 
-    def _append(self, payload: Sequence[bytes]) -> None:
-        """Writes a framed record. The payload is in pieces, because joining them would copy it."""
-        length = sum(map(len, payload))
-        crc = crc32c_of(payload)
-        header, footer = frame_ends(length, crc)
-        for piece in (header, *payload, footer):
+    def _append(self, pieces: Sequence[bytes]) -> None:
+        """Writes framed records, in pieces, because joining them would copy them."""
+        for piece in pieces:
             self.sink.write(piece)
             self.crc.update(piece)
-        self.num_bytes += length + FRAME_BYTES
-        self.index.extend((length, crc))
+            self.num_bytes += len(piece)
 
     def receipt(self, shard: int, all_rows: RawShard | PackedShard) -> Receipt:
         """The receipt of what was written."""
@@ -201,7 +199,7 @@ def _finished(plan: SplitPlan, shard: int, all_rows: RawShard | PackedShard) -> 
         ):
             raise RawDataError(
                 f"{job.output_dir} holds split {plan.split!r} of other raw data: "
-                f"{all_rows.name_of(changed[0])} has other bytes than when "
+                f"{name_of(job, all_rows.rows, changed[0])} has other bytes than when "
                 f"{plan.shard_file(shard)} was written. Restore it, give another directory, or "
                 "replace the shards with --overwrite --verify-existing."
             )

@@ -269,12 +269,8 @@ def check_scanned(plan: SplitPlan, summaries: Sequence[SourceSummary]) -> None:
 
     Runs before the claim, so that such a run does not claim the split for a wrong plan."""
     job = plan.job
-    expected = {
-        (number, piece.piece)
-        for number, source in enumerate(job.sources)
-        for piece in job.pieces_of(source)
-        if source.split == plan.split
-    }
+    scans = itertools.chain.from_iterable(job.scans)
+    expected = {each for each in scans if job.sources[each[0]].split == plan.split}
     arrived = [(summary.source, summary.piece) for summary in summaries]
     problems = _miscounted("input", arrived, expected, lambda each: job.sources[each[0]].name)
     scanned = sum(summary.records for summary in summaries)

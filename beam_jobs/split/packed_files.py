@@ -24,15 +24,15 @@ from beam_jobs.converter import ConversionJob, Pack, Packer, Source, files_of
 from beam_jobs.rows.digests import row_hashes, text_hashes
 from beam_jobs.rows.packed_rows import CHECK_BYTES, ROW, PackedFile, PackedRows, trailer_type
 from beam_jobs.rows.references import File, bounded, encoded
+from beam_jobs.scratch import remove_scratch
 from beam_jobs.split.ledger import Rejected, check_rejected, rejected_by_scan
 from beam_jobs.split.plan import Rows, buckets_of, sums_of
 from pipeline.errors import RawDataError
 from pipeline.shards.frames import crc32c
 from pipeline.shards.naming import ranks
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import Sink, Stat, Storage, in_parallel, join
+from pipeline.storage.storage import Sink, Stat, Storage, in_parallel
 
-_PACKED = re.compile(r"((?P<split>.+)\.[0-9a-f]{16})-\d+")  # see _name
 _VERSION = 5  # of the files' layout, and of the windows of all converters
 _LENGTH_BYTES = 8  # of the table's length, at the end
 _RANGE_BYTES = 1 << 16  # of a file that gathering reads for a shard
@@ -56,25 +56,16 @@ def scanned(job: ConversionJob, source: Source) -> Iterator[Rows]:
         yield refs
 
 
-def remove_packed_files(job: ConversionJob, split: str, *, of_job: bool = False) -> None:
-    """Removes the packed files of a split, also those that earlier plans and killed workers left.
-    of_job: only those of this plan."""
+def remove_packed_files(job: ConversionJob, split: str = "") -> None:
+    """Removes the packed files of a split, including those that earlier plans and killed workers
+    left; without a split, only those of this job. Raises StorageError."""
     if not isinstance(job.converter, Packer):
         return
-    directory = job.path("_scratch")
-    of_sources = set[str]()
-    if of_job:
-        sources = itertools.chain.from_iterable(map(job.pieces_of, job.sources_of(split)))
-        of_sources = {_name(job, piece) for piece in sources}
-    else:
-        job.output.sweep(directory, [f"{split}.*"])
-    matches = filter(None, map(_PACKED.fullmatch, job.output.list(directory)))
-    paths = [
-        join(directory, match[0])
-        for match in matches
-        if (match[1] in of_sources if of_job else match["split"] == split)
-    ]
-    in_parallel(job.output.delete, paths)
+    if split:
+        remove_scratch(job, f"{split}.*", re.compile(rf"{split}\.[0-9a-f]{{16}}-\d+").fullmatch)
+        return
+    names = {_name(job, job.source(*scan)) for scan in itertools.chain.from_iterable(job.scans)}
+    remove_scratch(job, "", lambda name: name.rpartition("-")[0] in names)
 
 
 def _packed(job: ConversionJob, packer: Packer, source: Source) -> Iterator[PackedRows]:
@@ -118,8 +109,7 @@ def _packed(job: ConversionJob, packer: Packer, source: Source) -> Iterator[Pack
 def _file_bytes(job: ConversionJob) -> int:
     """The size of a packed file. It grows with the input, because each shard reads a part of each:
     up to 1 TB, these parts have 64 KiB where records are as large as their raw data."""
-    raw_bytes = sum(source.guessed_bytes for source in job.sources)
-    size = _RANGE_BYTES * raw_bytes // job.target_shard_bytes
+    size = _RANGE_BYTES * job.raw_bytes // job.target_shard_bytes
     return min(_MOST_BYTES, max(_LEAST_BYTES, 1 << size.bit_length()))
 
 

@@ -6,14 +6,14 @@ with the raw data it finds, so a split never mixes shards of old and new raw dat
 
 import base64
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
-from beam_jobs.converter import ConversionJob, Source
+from beam_jobs.converter import ConversionJob
 from beam_jobs.rows.digests import hash_sum
-from beam_jobs.rows.packed_rows import PackedFile, PackedRecords, PackedRows, joined
-from beam_jobs.rows.references import DUPLICATE, Reference, References, decoded, escaped, in_order
+from beam_jobs.rows.packed_rows import PackedRecords, PackedRows
+from beam_jobs.rows.references import DUPLICATE, Reference, References, decoded, escaped
 from beam_jobs.split.ledger import Receipt, Rejected, rejected_by_scan
 from beam_jobs.split.packed_files import stats_of
 from beam_jobs.split.plan import Rows, SplitPlan
@@ -42,41 +42,35 @@ class Shard:
     they reject. handled: the sum of all ranks."""
 
     def __init__(self, plan: SplitPlan, rows: Rows) -> None:
-        self._plan = plan
-        self._rows = rows
+        self.rows = rows
         self.good = rows.good
         self.num_rejected = int((~self.good).sum())
         self.handled = hash_sum(rows.ranks(plan.job.seed, plan.split))
+        self._plan = plan
 
     def raw_rows(self) -> np.ndarray:
         """RAW_ROW [rows], without checksums."""
-        return raw_rows(self._plan.job.seed, self._plan.split, self._rows)
+        return raw_rows(self._plan.job.seed, self._plan.split, self.rows)
 
 
 class RawShard(Shard):
     """All rows of a shard that are ranges of raw files."""
 
-    def __init__(self, plan: SplitPlan, refs: References) -> None:
-        self._refs = in_order(plan.job.seed, plan.split, refs)
-        super().__init__(plan, self._refs)
+    rows: References
 
     def crcs(self) -> Iterator[int]:
         """The checksum of each good row's raw bytes. Reads all. Raises RawDataError,
         StorageError."""
         return (crc32c(data) for _, data in self.read())
 
-    def name_of(self, row: int) -> str:
-        """The name of the raw file that a row is in."""
-        return name_of(self._plan.job, self._refs.files[self._refs.file[row]].uri)
-
     def rejected(self) -> Iterator[Rejected]:
         """The entries of rejected rows, in order."""
-        return rejected_by_scan(self._refs)
+        return rejected_by_scan(self.rows)
 
     def read(self) -> Iterator[tuple[Reference, bytes]]:
         """Each good row with its raw bytes, in order. Raises RawDataError after the last, if a file
         has changed."""
-        good = self._refs.take(self.good)
+        good = self.rows.take(self.good)
         # all files of a split are in one storage
         if len(good):
             uris = (good.files[i].uri for i in good.file)
@@ -88,25 +82,17 @@ class RawShard(Shard):
 class PackedShard(Shard):
     """All rows of a shard that are in packed files. See RawShard, which is alike."""
 
-    def __init__(self, plan: SplitPlan, pieces: Sequence[PackedRows]) -> None:
-        """pieces: of each bucket, in order."""
-        self._packed = joined(sorted(pieces, key=lambda piece: piece.rows["rank"][0]))
-        super().__init__(plan, self._packed)
+    rows: PackedRows
 
     def crcs(self) -> Iterator[int]:
         """The checksum of each record that is written. Reads all."""
         for records in self.records():
             yield from records.trailers["crc32c"].tolist()
 
-    def name_of(self, row: int) -> str:
-        """The name of the source that a row is from."""
-        file = self._packed.files[self._packed.rows["file"][row]]
-        return source_of(self._plan.job, file).name
-
     def rejected(self) -> Iterator[Rejected]:
         """The entries of rejected rows, in order. Reads each of them."""
         for row in np.flatnonzero(~self.good).tolist():
-            one = self._packed.take([row])
+            one = self.rows.take([row])
             (key,), (payload,), (trailer,) = one.alone()
             repeat = one.files[one.rows["file"][0]].place[0], DUPLICATE
             uri, error = repeat if one.rows["size"][0] else json.loads(payload)
@@ -115,13 +101,15 @@ class PackedShard(Shard):
 
     def records(self) -> Iterator[PackedRecords]:
         """The records that are written, in order. Raises RawDataError if one is damaged."""
-        return self._packed.records()
+        return self.rows.records()
 
 
-def source_of(job: ConversionJob, file: PackedFile) -> Source:
-    """The source that a packed file was made of."""
-    place = file.place[:2]
-    return next(each for each in job.sources if (each.uri, each.offset) == place)
+def name_of(job: ConversionJob, rows: Rows, row: int) -> str:
+    """The name, for users, of the raw file or source that a row is from."""
+    if isinstance(rows, References):
+        return _name_of(job, rows.files[rows.file[row]].uri)
+    place = rows.files[rows.rows["file"][row]].place[:2]
+    return next(each.name for each in job.sources if (each.uri, each.offset) == place)
 
 
 def check_unchanged(job: ConversionJob, refs: References) -> None:
@@ -139,7 +127,7 @@ def check_unchanged(job: ConversionJob, refs: References) -> None:
             else f"has {stat}; it had {before} when it was scanned"
         )
         raise RawDataError(
-            f"{name_of(job, file.uri)} {what}. It changed during the conversion. Restore it, or "
+            f"{_name_of(job, file.uri)} {what}. It changed during the conversion. Restore it, or "
             "run the same command again to scan the new version."
         )
 
@@ -160,8 +148,8 @@ def differing(known: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return differ, end == begin
 
 
-def name_of(job: ConversionJob, uri: str) -> str:
-    """The raw file's name for users: for a temporary file, the file it was made from."""
+def _name_of(job: ConversionJob, uri: str) -> str:
+    """Of a temporary file, the file that it was made from."""
     origins = (source.origin for source in job.sources if source.uri == uri and source.origin)
     return next(origins, uri)
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from beam_jobs.converter import ConversionJob, Source
-from beam_jobs.split.ledger import Ledger
+from beam_jobs.converter import ConversionJob
+from beam_jobs.split.ledger import Ledger, SourceSummary
 from beam_jobs.split.plan import SplitPlan
 from pipeline.errors import ConversionError, OptionError
 from pipeline.shards.manifest import ShardEntry, SplitEntry
@@ -88,16 +88,15 @@ def empty_shards(plan: SplitPlan, records: Sequence[int]) -> Iterator[str]:
 
 def odd_shares(plan: SplitPlan, ledger: Ledger, records: Mapping[str, int]) -> Iterator[str]:
     """Yields warnings if a split that was held out has far more or fewer records than was asked
-    for, or none of a class. records: by split, of all that are known."""
+    for, or none of a class. records: by split; 0 if an older infeed wrote it."""
     held_out = getattr(plan.job.converter, "held_out", None)
     asked = getattr(held_out, plan.split, 0.0)
     if not held_out or not asked:
         return
-    total = sum(records[split] for split in held_out.splits)
-    share = ledger.records / total
-    if abs(share - asked) > asked / 3 and all(map(records.get, held_out.splits)):
+    counts = [records[split] for split in held_out.splits]
+    if all(counts) and abs((share := ledger.records / sum(counts)) - asked) > asked / 3:
         yield (
-            f"split {plan.split!r} has {ledger.records:,} of {total:,} records, {share:.1%}; "
+            f"split {plan.split!r} has {ledger.records:,} of {sum(counts):,} records, {share:.1%}; "
             f"{asked:.1%} was asked for. A hash decides where what belongs together goes, so the "
             "shares of few groups are up to chance."
         )
@@ -189,9 +188,11 @@ def in_words(summary: Mapping[str, Any]) -> str:
     return f"{total}{again}, {summary['seconds']:.1f} s{several}, {speed}"
 
 
-def empty_folders(plan: SplitPlan, sources: Iterable[Source]) -> Iterator[str]:
-    """Yields a warning if some of the sources, which have no records, are folders of classes. Of
-    held-out splits, odd_shares tells."""
+def empty_folders(plan: SplitPlan, summaries: Iterable[SourceSummary]) -> Iterator[str]:
+    """Yields a warning if folders of classes have no records. Of held-out splits, odd_shares
+    tells."""
+    empty = sorted(each.source for each in summaries if not each.records)
+    sources = (plan.job.sources[number] for number in empty)
     names = [source.tag for source in sources if source.kind == "folder" and source.tag]
     if names and not getattr(plan.job.converter, "held_out", None):
         yield empty_classes(f"split {plan.split!r}", names)

@@ -107,13 +107,13 @@ def test_a_runner_that_loses_inputs_and_reports_success_is_found_out(
     raw_imagenet, tmp_path, monkeypatch, loss
 ):
     lost, message = LOSSY[loss]
-    groups = stages.groups
+    scan = stages.scan
 
-    @functools.wraps(groups)
-    def lossy(share, stored):
-        return [] if share.number in lost else [*groups(share, stored)]
+    @functools.wraps(scan)
+    def lossy(number, stored):
+        return [] if number in lost else [*scan(number, stored)]
 
-    monkeypatch.setattr(stages, "groups", lossy)
+    monkeypatch.setattr(stages, "scan", lossy)
     with pytest.raises(ConversionError, match=message):
         raw_imagenet.convert(tmp_path / "out", "--splits=train")
     assert not (tmp_path / "out/manifest.json").exists()

@@ -10,9 +10,10 @@ from beam_jobs.rows import packed_rows
 from beam_jobs.split import packed_files, plan
 from converters import table_to_gcs, text_to_gcs
 from converters.text import converter as text_converter
-from pipeline.errors import ConversionError
+from pipeline.errors import ConversionError, StorageError
 from pipeline.raw import blocks
 from pipeline.shards.naming import ranks
+from pipeline.storage.local import LocalStorage
 
 pytestmark = pytest.mark.usefixtures("without_beam")
 
@@ -144,6 +145,18 @@ def test_a_file_that_was_packed_from_other_parts_of_the_raw_data_is_refused(tmp_
     monkeypatch.setattr(blocks, "PIECE_BYTES", 1 << 12)
     with pytest.raises(ConversionError, match=r"_scratch/train\S+ was packed from other parts"):
         convert(tables(), tmp_path, tmp_path / "out", *KEYS)
+
+
+def test_another_plan_is_refused_for_that_reason_also_where_nothing_may_be_deleted(
+    tmp_path, monkeypatch
+):
+    def delete(self, path):
+        raise StorageError(f"no permission to delete {path}")
+
+    convert(tables(), tmp_path, tmp_path / "out", *KEYS)
+    monkeypatch.setattr(LocalStorage, "delete", delete)
+    with pytest.raises(ConversionError, match="another plan"):
+        convert(tables(), tmp_path, tmp_path / "out", *KEYS, "--seed=5")
 
 
 @pytest.mark.parametrize("part", ["key", "payload"])

@@ -12,6 +12,7 @@ from beam_jobs import graph, stages, stored_job
 from beam_jobs.converter import ConversionJob, Source
 from beam_jobs.graph import Flow
 from beam_jobs.runners import dask_runner
+from converters import table_to_gcs
 from converters.table.row_converter import RowConverter
 from pipeline.errors import ConversionError, StorageError
 from pipeline.shards.manifest import read_manifest
@@ -38,6 +39,17 @@ def test_the_graph_of_a_job_takes_less_than_a_megabyte(tmp_path, num_sources):
     pipeline = graph.pipeline_of(job, PipelineOptions(runner="DirectRunner"))
     assert pipeline.to_runner_api().ByteSize() < 10**6
     assert len(files_of(tmp_path)) == (num_sources > 10)
+
+
+@pytest.mark.usefixtures("without_beam")
+def test_the_work_for_a_source_does_not_grow_with_the_number_of_sources(tmp_path, monkeypatch):
+    looks = []
+    monkeypatch.setattr(Source, "guessed_bytes", property(lambda each: looks.append(each) or 10**6))
+    (tmp_path / "raw").mkdir()
+    for number in range(30):
+        (tmp_path / f"raw/train-{number}.csv").write_text(f"a\n{number}\n")
+    table_to_gcs.main([f"--raw-data-dir={tmp_path}/raw", f"--output={tmp_path}/out"])
+    assert len(looks) < 5 * 30
 
 
 @pytest.mark.parametrize("flag", ["--dask_partition_size=1", "--dask_npartitions=8"])

@@ -198,16 +198,17 @@ def test_what_was_counted_is_told_with_names_of_both(tmp_path, capsys):
     assert "Not known: whether records of train, validation are copies" in capsys.readouterr().out
 
 
-def test_shards_of_an_older_release_are_not_known_and_stay_as_they_are(tmp_path):
+@pytest.mark.parametrize(("older", "known"), [("train", [("validation",)]), ("", [])])
+def test_shards_of_an_older_release_are_not_known_and_stay_as_they_are(tmp_path, older, known):
     raw = photographs(tmp_path / "raw", 0.5)
     out = convert(raw, tmp_path / "out", "--validation-fraction=0.3")
-    for receipt in (out / "_shards").glob("train-*.json"):
+    for receipt in (out / "_shards").glob(f"{older}*-*.json"):
         fields = json.loads(receipt.read_text())
         del fields["content"], fields[CHECKSUM]
         receipt.write_text(json.dumps(sealed(fields)))
     (out / "_index/copies.json").unlink()
     convert(raw, out, "--validation-fraction=0.3")
-    assert list(counts_of(out)) == [("validation",)]
+    assert list(counts_of(out)) == known
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 20)), min_size=1), st.randoms())

@@ -6,8 +6,9 @@ import pyarrow as pa
 import pytest
 from converted import records_of
 from pyarrow import parquet
+from stages import Stages
 
-from beam_jobs import stages
+from beam_jobs.graph import Flow
 from converters import table_to_gcs
 from converters.table import survey
 from converters.table.finding import Finder
@@ -186,8 +187,7 @@ def test_packed_files_of_pieces_are_removed_where_the_plan_is_refused(
 def test_of_rows_with_one_key_in_pieces_the_first_line_is_kept_whichever_is_read_first(
     convert, tmp_path, monkeypatch, without_beam
 ):
-    original = stages.groups
-    monkeypatch.setattr(stages, "groups", lambda *given: [*original(*given)][::-1])
+    monkeypatch.setattr(Stages, "flow", staticmethod(lambda numbers: Flow(numbers[::-1])))
     files = {"train.csv": csv_of(*(f"{i % 30},{i},1" for i in range(100)))}
     options = ("--key-column=a", "--max-bad-records=70")
     assert convert(files, *options, piece_bytes=200)[0] == 0

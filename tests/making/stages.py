@@ -4,7 +4,6 @@ import contextlib
 from unittest import mock
 
 from beam_jobs import graph, stages, survey
-from beam_jobs.converter import Share
 from beam_jobs.graph import Flow
 from beam_jobs.stored_job import StoredJob
 
@@ -13,11 +12,11 @@ class Stages:
     """In place of a Beam pipeline: runs the stages of a conversion one after the other, each by its own function."""
 
     def __init__(self, job, options):
-        self.stored = StoredJob.of(job)
+        self.job, self.stored = job, StoredJob.of(job)
         self.chain = survey.looked if isinstance(job, survey.Survey) else stages.converted
 
     def run(self):
-        self.chain(self.flow([Share()]), self.stored)
+        self.chain(self.flow(range(self.job.num_elements)), self.stored)
         return self
 
     def wait_until_finish(self):
