@@ -91,14 +91,14 @@ class OptimizerConfig:
             value = getattr(self, name)
             if get_origin(kind) is Literal:
                 check_choice(name, value, get_args(kind))
-            if isinstance(value, float):
+            if kind in (float, float | None):
                 check_number(name, value, at_least=0, below=math.inf)
         for name in ("momentum", "beta1", "beta2"):
             check_number(name, getattr(self, name), below=1)
         check_number("base_batch_size", self.base_batch_size, at_least=1)
         if self.clip_norm == 0:
             raise OptionError(
-                "clip_norm=0.0 would stop training. Give a norm above 0, or leave it out."
+                "clip_norm=0 would stop training. Give a norm above 0, or leave it out."
             )
         for length in (self.warmup, *self.decay_at):
             _parsed_length(length)
@@ -129,9 +129,9 @@ def steps_of(length: str, run: Run) -> int:
 
 
 def _parsed_length(length: str) -> tuple[float, str]:
-    match = LENGTH.fullmatch(length)
+    match = LENGTH.fullmatch(length) if isinstance(length, str) else None
     if match is None or (not match[2] and "." in match[1]):
         raise OptionError(
-            f"{length!r} is not a length. Give steps (500) or a share of the run (10%)."
+            f"{length!r} is not a length. Give steps, as '500', or a share of the run, as '10%'."
         )
     return float(match[1]), match[2]
