@@ -2,7 +2,6 @@
 a device."""
 
 import json
-from collections.abc import Mapping
 from typing import Any, get_args
 
 from pipeline.checks import check_choice
@@ -21,7 +20,7 @@ from trainer.checkpointing.listing import (
     find_elsewhere,
     finished_steps,
 )
-from trainer.checkpointing.mappings import MAPPINGS, Names, WeightMapping
+from trainer.checkpointing.mappings import MAPPINGS, Names
 from trainer.checkpointing.weights import as_theirs, layouts_of, of_infeed
 from trainer.config import Model
 from trainer.reports.workdir import EVAL_RESULT
@@ -63,10 +62,18 @@ def export_weights(
     model = model or evaluated
     check_choice("model", model, models)
     weights = of_infeed(join(checkpoints_directory(workdir), str(step)), model == "ema")
-    mapping = None if names == "own" else _mapping(names, weights.arrays)
+    layouts = {library: each for each in layouts_of(weights.arrays) for library in each.libraries}
+    if names not in ("own", *layouts):
+        check_choice("names", names, get_args(Names))
+        tables = [each for each in MAPPINGS if names in each.libraries]
+        differing = sorted(min((each.differences(weights.arrays) for each in tables), key=len))
+        raise OptionError(
+            f"names={names!r} is not one of {', '.join(('own', *layouts))}: this model differs "
+            f"from {names}'s in {counted(len(differing), 'array')} ({', '.join(differing[:3])})."
+        )
     arrays = {name: weights.read(name) for name in weights.arrays}
-    if mapping:
-        arrays = as_theirs(mapping, arrays)
+    if names != "own":
+        arrays = as_theirs(layouts[names], arrays)
     description = kept(workdir, step)
     about = {
         "step": step,
@@ -77,21 +84,6 @@ def export_weights(
     if not storage.create(output, save(arrays, {"format": "pt", "infeed": json.dumps(about)})):
         raise exists
     return step
-
-
-def _mapping(names: Names, model: Mapping[str, Any]) -> WeightMapping:
-    """The layout of this model under the names of a library."""
-    check_choice("names", names, get_args(Names))
-    tables = [each for each in MAPPINGS if names in each.libraries]
-    mapping = min(tables, key=lambda each: len(each.differences(model)))
-    if differing := sorted(mapping.differences(model)):
-        arrays = f"{counted(len(differing), 'array')} ({', '.join(differing[:3])})"
-        allowed = [library for each in layouts_of(model) for library in each.libraries]
-        raise OptionError(
-            f"names={names!r}: {mapping.name} and this model differ in {arrays}. Allowed: "
-            f"{', '.join(['own', *allowed])}."
-        )
-    return mapping
 
 
 def _checkpoint(path: str, step: WhichStep | None) -> tuple[str, int, dict[str, Any]]:

@@ -13,7 +13,7 @@ Rematerialization chooses which intermediate values the backward pass recomputes
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +40,7 @@ Kernel = Literal["xla", "cudnn", "splash"]
 LANES = 128  # of a TPU
 _MOST_BLOCK = 512  # tokens; jax's default, 128, is a small tile for the matrix unit
 Attend = Callable[..., Array]
+T = TypeVar("T")
 
 
 def rematerialized(layer: Callable[..., Any], remat: Remat) -> Callable[..., Any]:
@@ -90,12 +91,6 @@ class Transformer(nnx.Module):
         attend = partial(attended, kernel=kernel)
         attend = attend if remat == "none" else jax.checkpoint(attend)  # and with it the mask
         self.remat: Remat = "none" if remat == "attention" else remat
-
-        @nnx.split_rngs(splits=layers)
-        @nnx.vmap(in_axes=0, out_axes=0)
-        def stacked(rngs: nnx.Rngs) -> Layer:
-            return Layer(width, heads, dropout, rngs, attend)
-
         self.num_layers = layers
         self.heads = heads
         self.features = width // heads
@@ -103,7 +98,7 @@ class Transformer(nnx.Module):
         self.embedding = nnx.Embed(vocabulary_size, width, embedding_init=EMBEDDING_INIT, rngs=rngs)
         # the default, float32, would be that of all layers' sums in any precision
         self.embedding.dtype = None
-        self.layers = stacked(rngs)
+        self.layers = stacked(layers, rngs, lambda rngs: Layer(width, heads, dropout, rngs, attend))
         self.norm = nnx.RMSNorm(width, rngs=rngs)
         # float32: a logit in bfloat16 has an error of up to 0.4 %, which the loss would show.
         self.head = nnx.Linear(
@@ -149,24 +144,9 @@ class Transformer(nnx.Module):
     def _logits(
         self, step: Callable[[Any, Array, Any], tuple[Array, Any]], tokens: Array, states: Any
     ) -> tuple[Array, Any]:
-        """The logits of tokens [b, length], after step(layer, x, state of this layer) -> the next
-        x and state, of every layer in turn; and these states.
-
-        Not nnx.scan, which refuses to run inside another loop, as when sampling."""
-        graph, arrays = nnx.split(self.layers)
-
-        def one(x: Array, of_layer: Any) -> tuple[Array, Any]:
-            layer = gathered(
-                nnx.merge(graph, of_layer[0]),
-                "layers",
-                [(names, axes[1:]) for names, axes in self.rules],
-            )
-            return step(layer, x, of_layer[1])
-
-        # What is rematerialized is gathered once more, too.
-        body = gathers_again(one) if self.remat == "none" else rematerialized(one, self.remat)
+        """The logits of tokens [b, length], and the states: see in_turn."""
         x = gathered(self.embedding, "embedding", self.rules)(tokens)
-        x, states = jax.lax.scan(body, x, (arrays, states))
+        x, states = in_turn(self.layers, step, x, states, self.remat, self.rules)
         return gathered(self.head, "head", self.rules)(self.norm(x)), states
 
 
@@ -196,21 +176,24 @@ class Layer(nnx.Module):
         return x + self.swiglu(self.norms["swiglu"](x)), state
 
 
-class Attention(nnx.Module):
+class Projections(nnx.Module):
+    """What an attention with several heads multiplies with. options: of nnx.LinearGeneral."""
+
+    def __init__(self, width: int, heads: int, rngs: nnx.Rngs, **options: Any) -> None:
+        into = partial(nnx.LinearGeneral, width, (heads, width // heads), rngs=rngs, **options)
+        self.query, self.key, self.value = into(), into(), into()
+        self.out = nnx.LinearGeneral(
+            (heads, width // heads), width, axis=(-2, -1), rngs=rngs, **options
+        )
+
+
+class Attention(Projections):
     """Attention with several heads and rotary positions. attend: `attended`, or one that keeps
     less."""
 
     def __init__(self, width: int, heads: int, rngs: nnx.Rngs, attend: Attend) -> None:
-        def into_heads() -> nnx.LinearGeneral:
-            return nnx.LinearGeneral(width, (heads, width // heads), use_bias=False, rngs=rngs)
-
-        self.query = into_heads()
-        self.key = into_heads()
-        self.value = into_heads()
+        super().__init__(width, heads, rngs, use_bias=False)
         self.attend = attend
-        self.out = nnx.LinearGeneral(
-            (heads, width // heads), width, axis=(-2, -1), use_bias=False, rngs=rngs
-        )
 
     def __call__(self, x: Array, positions: Array, segment_ids: Array) -> Array:
         """See Layer."""
@@ -331,6 +314,35 @@ def rotated(x: Array, positions: Array) -> Array:
     second = x[..., half:]
     pairs = [first * cos - second * sin, second * cos + first * sin]
     return jnp.concatenate(pairs, -1).astype(x.dtype)
+
+
+def stacked(layers: int, rngs: nnx.Rngs, make: Callable[[nnx.Rngs], T]) -> T:
+    """`layers` modules as one, whose arrays have an axis of layers before their own."""
+    return nnx.split_rngs(splits=layers)(nnx.vmap(make))(rngs)
+
+
+def in_turn(
+    layers: Any,
+    step: Callable[[Any, Array, Any], tuple[Array, Any]],
+    x: Array,
+    states: Any,
+    remat: Remat,
+    rules: Sequence[Rule],
+) -> tuple[Array, Any]:
+    """x after step(layer, x, state of this layer) -> the next x and state, of every stacked layer
+    in turn; and these states.
+
+    Not nnx.scan, which refuses to run inside another loop, as when sampling."""
+    graph, arrays = nnx.split(layers)
+    rules = [(names, axes[1:]) for names, axes in rules]
+
+    def one(x: Array, of_layer: Any) -> tuple[Array, Any]:
+        layer = gathered(nnx.merge(graph, of_layer[0]), "layers", rules)
+        return step(layer, x, of_layer[1])
+
+    # What is rematerialized is gathered once more, too.
+    body = gathers_again(one) if remat == "none" else rematerialized(one, remat)
+    return jax.lax.scan(body, x, (arrays, states))
 
 
 def gathered(module: Any, path: str, rules: Sequence[Rule]) -> Any:

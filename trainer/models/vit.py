@@ -17,7 +17,7 @@ from jax import Array
 
 from trainer.config import Rule
 from trainer.models.pixels import Statistics, normalized
-from trainer.models.transformer import Remat, gathered, gathers_again, rematerialized
+from trainer.models.transformer import Projections, Remat, gathered, in_turn, stacked
 
 POSITION_INIT = nnx.initializers.truncated_normal(0.02)
 WAVELENGTHS = 10_000.0
@@ -99,12 +99,7 @@ class Vit(nnx.Module):
         learned = shape.positions == "learned"
         self.positions = nnx.Param(POSITION_INIT(rngs.params(), places)) if learned else None
 
-        @nnx.split_rngs(splits=shape.layers)
-        @nnx.vmap(in_axes=0, out_axes=0)
-        def stacked(rngs: nnx.Rngs) -> Layer:
-            return Layer(shape, rngs)
-
-        self.layers = stacked(rngs)
+        self.layers = stacked(shape.layers, rngs, partial(Layer, shape))
         name = "pooled_norm" if shape.pooling == "patches" else "norm"
         setattr(self, name, nnx.LayerNorm(shape.width, epsilon=shape.epsilon, rngs=rngs))
         self.head = nnx.Linear(
@@ -122,14 +117,11 @@ class Vit(nnx.Module):
         x = self.patches(normalized(images, self.statistics))
         # an export's number of rows is symbolic, which len is not
         x = self._placed(x.reshape(x.shape[0], -1, x.shape[-1]))
-        graph, arrays = nnx.split(self.layers)
-        rules = [(names, axes[1:]) for names, axes in self.rules]
 
-        def one(x: Array, of_layer: Any) -> tuple[Array, None]:
-            return gathered(nnx.merge(graph, of_layer), "layers", rules)(x), None
+        def step(layer: Layer, x: Array, _: None) -> tuple[Array, None]:
+            return layer(x), None
 
-        body = gathers_again(one) if self.remat == "none" else rematerialized(one, self.remat)
-        x, _ = jax.lax.scan(body, x, arrays)
+        x, _ = in_turn(self.layers, step, x, None, self.remat, self.rules)
         match self.shape.pooling:
             case "token":  # the norm is by row, so that of the token alone is enough
                 x = self.norm(x[:, 0])
@@ -156,9 +148,9 @@ class Layer(nnx.Module):
     def __init__(self, shape: VitShape, rngs: nnx.Rngs) -> None:
         norm = partial(nnx.LayerNorm, shape.width, epsilon=shape.epsilon, rngs=rngs)
         self.norms = nnx.Dict(attention=norm(), dense=norm())
-        self.attention = Attention(shape.width, shape.heads, rngs)
-        hidden = shape.width * shape.dense
         init = nnx.initializers.xavier_uniform()
+        self.attention = Attention(shape.width, shape.heads, rngs, kernel_init=init)
+        hidden = shape.width * shape.dense
         self.up = nnx.Linear(shape.width, hidden, kernel_init=init, rngs=rngs)
         self.down = nnx.Linear(hidden, shape.width, kernel_init=init, rngs=rngs)
         self.approximates = shape.gelu == "tanh"
@@ -170,21 +162,8 @@ class Layer(nnx.Module):
         return x + self.down(hidden)
 
 
-class Attention(nnx.Module):
+class Attention(Projections):
     """Attention of every place to all, with several heads."""
-
-    def __init__(self, width: int, heads: int, rngs: nnx.Rngs) -> None:
-        init = nnx.initializers.xavier_uniform()
-
-        def into_heads() -> nnx.LinearGeneral:
-            return nnx.LinearGeneral(width, (heads, width // heads), kernel_init=init, rngs=rngs)
-
-        self.query = into_heads()
-        self.key = into_heads()
-        self.value = into_heads()
-        self.out = nnx.LinearGeneral(
-            (heads, width // heads), width, axis=(-2, -1), kernel_init=init, rngs=rngs
-        )
 
     def __call__(self, x: Array) -> Array:
         """x: [b, places, width]."""

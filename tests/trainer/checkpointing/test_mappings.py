@@ -105,6 +105,11 @@ def test_a_mapping_is_recognized_in_what_it_writes_and_reads_it_bit_by_bit(mappi
         assert again[name].tobytes() == array.tobytes(), name
 
 
+def test_fixed_positions_are_all_that_keeps_a_model_from_timms_layout():
+    model = state(replace(VIT, pooling="mean", positions="sincos")).variables.params
+    assert MAPPINGS[0].differences(model) == {"positions"}
+
+
 TIMM = load_file(PUBLISHED / "timm_vit.safetensors")
 BYTES = save(TIMM)
 RESNET = load_file(PUBLISHED / "resnet_basic.safetensors")
