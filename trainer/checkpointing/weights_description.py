@@ -20,11 +20,12 @@ class Described(NamedTuple):
     """What the files beside the weights of init_from state; None: nothing.
 
     size: of a side of the images, in pixels. statistics: means and deviations of their channels.
-    heads: of each attention."""
+    normalization: their name, if they are known. heads: of each attention."""
 
     init_from: str
     size: int | None
     statistics: tuple[Rgb, Rgb] | None
+    normalization: str | None
     heads: int | None
 
     def __str__(self) -> str:
@@ -38,19 +39,15 @@ class Described(NamedTuple):
             return f"no {' or '.join(FILES)} states which images the weights expect"
         return f"the weights expect {', '.join(stated)}"
 
-    def normalization(self, known: Mapping[str, Any]) -> str | None:
-        """The known statistics that are these, by name."""
-        return next((name for name in known if self._normalizes_as(known[name])), None)
-
-    def check(self, used: Any, heads: int | None, known: Mapping[str, Any]) -> None:
-        """Raises OptionError if a model with these statistics and heads is not that of the weights,
-        whose arrays would not show it."""
-        if self.statistics and not self._normalizes_as(used):
-            name = self.normalization(known)
+    def check(self, normalization: str, heads: int | None) -> None:
+        """Raises OptionError if a model of these is not that of the weights, whose arrays would not
+        show it."""
+        if self.statistics and self.normalization != normalization:
+            name = self.normalization
             remedy = f"Set normalization={name}" if name else "No normalization= is theirs"
             raise OptionError(
-                f"init_from={self.init_from!r}: {self}, but the model's are {used[0]} and "
-                f"{used[1]}. {remedy}."
+                f"init_from={self.init_from!r}: {self}, but the model's normalization is "
+                f"{normalization}. {remedy}."
             )
         if heads and self.heads not in (None, heads):
             raise OptionError(
@@ -58,13 +55,10 @@ class Described(NamedTuple):
                 f"has {heads}, which the shapes of arrays do not show. Choose another model."
             )
 
-    def _normalizes_as(self, statistics: Any) -> bool:
-        return self.statistics is not None and np.allclose(self.statistics, statistics, atol=1e-3)
 
-
-def described(init_from: str) -> Described:
-    """What config.json or preprocessor_config.json states. Raises CheckpointError for a damaged
-    file."""
+def described(init_from: str, known: Mapping[str, Any]) -> Described:
+    """What config.json or preprocessor_config.json states. known: statistics by name. Raises
+    CheckpointError for a damaged file."""
     is_file = init_from.endswith(".safetensors")
     directory = (init_from.rpartition("/")[0] or ".") if is_file else init_from
     size = statistics = heads = None
@@ -78,7 +72,10 @@ def described(init_from: str) -> Described:
             statistics = statistics or file.typed(stated, tuple[Rgb, Rgb])
         size = size or _side(next(filter(None, map(page.get, SIZES)), None))
         heads = heads or next((n for key in HEADS if type(n := page.get(key)) is int), None)
-    return Described(init_from, size, statistics, heads)
+    names = [
+        name for name in known if statistics and np.allclose(statistics, known[name], atol=1e-3)
+    ]
+    return Described(init_from, size, statistics, names[0] if names else None, heads)
 
 
 def _side(size: Any) -> int | None:

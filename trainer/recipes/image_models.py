@@ -17,6 +17,7 @@ from trainer.recipes.image_data import ImageData, image_data
 from trainer.recipes.labelled_images import fitting_span
 
 if TYPE_CHECKING:
+    from trainer.checkpointing.weights_description import Described
     from trainer.models.pixels import Statistics
     from trainer.models.resnet import ResNet
     from trainer.models.small import SmallCnn
@@ -126,13 +127,10 @@ class ImageModel(DataRecipe):
     def found(self) -> Mapping[str, Any]:
         """Size and normalization of the images as the weights' own description states them, but for
         those that a subclass sets."""
-        from trainer.checkpointing.weights_description import described
-        from trainer.models.pixels import STATISTICS
-
         if not self.warm_start.init_from:
             return {}
-        stated = described(self.warm_start.init_from)
-        values = {"size": stated.size, "normalization": stated.normalization(STATISTICS)}
+        stated = self._stated(self.warm_start.init_from)
+        values = {"size": stated.size, "normalization": stated.normalization}
         return {
             name: value
             for name, value in values.items()
@@ -144,30 +142,32 @@ class ImageModel(DataRecipe):
         missing, and for weights of images that are normalized otherwise or of other heads."""
         super().check()
         _ = self.image_data
-        if not (self.warm_start.init_from and self.begins):
+        if not ((init_from := self.warm_start.init_from) and self.begins):
             return
-        from trainer.checkpointing.weights_description import described
-        from trainer.models.pixels import STATISTICS
         from trainer.models.vit import VITS
 
-        stated = described(self.warm_start.init_from)
-        vit = VITS.get(self.model)
-        stated.check(self.statistics, vit and vit.heads, STATISTICS)
-        log.info(
-            "init_from %s: %s. The images of the model have %d pixels, mean %s and deviation %s",
-            self.warm_start.init_from,
-            stated,
-            self.size,
-            *self.statistics,
-        )
+        stated, vit = self._stated(init_from), VITS.get(self.model)
+        stated.check(self._normalized_as, vit and vit.heads)
+        used = (self.size, self._normalized_as)
+        log.info("init_from %s: %s; the model's: %d pixels, %s", init_from, stated, *used)
+
+    def _stated(self, init_from: str) -> "Described":
+        from trainer.checkpointing.weights_description import described
+        from trainer.models.pixels import STATISTICS
+
+        return described(init_from, STATISTICS)
+
+    @property
+    def _normalized_as(self) -> str:
+        usual = "imagenet" if self.model.startswith("resnet") else "inception"
+        return self.normalization or usual
 
     @property
     def statistics(self) -> "Statistics":
         """The means and deviations that normalize images."""
         from trainer.models.pixels import STATISTICS
 
-        usual = "imagenet" if self.model.startswith("resnet") else "inception"
-        return STATISTICS[self.normalization or usual]
+        return STATISTICS[self._normalized_as]
 
     def network(self, rngs: Any) -> "SmallCnn | ResNet | Vit":
         """The model that --model names."""

@@ -12,7 +12,6 @@ from trainer.commands.recorded import as_trained
 from trainer.models.pixels import STATISTICS
 from trainer.recipes import imagenet_vit, images
 
-IMAGENET, INCEPTION = STATISTICS["imagenet"], STATISTICS["inception"]
 TIMM = {
     "architecture": "vit_small_patch16_224",
     "pretrained_cfg": {"input_size": [3, 224, 224], "mean": [0.5] * 3, "std": [0.5] * 3},
@@ -44,21 +43,21 @@ OF_TRANSFORMERS = {
 def test_another_normalization_and_other_heads_than_those_of_the_weights_are_refused(
     tmp_path, pages
 ):
-    stated = described(write(tmp_path, pages))
-    assert (stated.statistics, stated.heads) == (((0.5,) * 3,) * 2, 6)
-    assert stated[1:] == described(str(tmp_path))[1:]  # the directory
+    stated = described(write(tmp_path, pages), STATISTICS)
+    assert (stated.normalization, stated.heads) == ("inception", 6)
+    assert stated[1:] == described(str(tmp_path), STATISTICS)[1:]  # the directory
     for heads in (6, None):
-        stated.check(INCEPTION, heads, STATISTICS)
+        stated.check("inception", heads)
     with pytest.raises(InfeedError, match=r"mean \[0.5, .*Set normalization=inception\."):
-        stated.check(IMAGENET, 6, STATISTICS)
+        stated.check("imagenet", 6)
     with pytest.raises(InfeedError, match="weights have 6 heads, and the model has 12, which the"):
-        stated.check(INCEPTION, 12, STATISTICS)
+        stated.check("inception", 12)
 
 
 def test_weights_without_a_description_fit_any_model(tmp_path):
     for pages in ({}, {"config": {"hidden_size": 24, "num_heads": [3, 6]}}):
-        stated = described(write(tmp_path, pages))
-        stated.check(IMAGENET, 6, STATISTICS)
+        stated = described(write(tmp_path, pages), STATISTICS)
+        stated.check("imagenet", 6)
         assert str(stated).startswith("no config.json or preprocessor_config.json states which")
 
 
@@ -80,7 +79,7 @@ def test_weights_without_a_description_fit_any_model(tmp_path):
     ids=repr,
 )
 def test_the_size_of_square_images_is_found(tmp_path, size, side):
-    assert described(write(tmp_path, {"config": CLIP | {"size": size}})).size == side
+    assert described(write(tmp_path, {"config": CLIP | {"size": size}}), STATISTICS).size == side
 
 
 @pytest.mark.parametrize(
@@ -96,7 +95,7 @@ def test_the_size_of_square_images_is_found(tmp_path, size, side):
 )
 def test_an_unknown_normalization_and_damaged_descriptions_are_one_line(tmp_path, page, text):
     with pytest.raises(InfeedError, match=text) as caught:
-        described(write(tmp_path, {"config": page})).check(IMAGENET, 6, STATISTICS)
+        described(write(tmp_path, {"config": page}), STATISTICS).check("imagenet", 6)
     assert "\n" not in str(caught.value)
 
 
