@@ -176,7 +176,9 @@ _RESNET = (
 MAPPINGS = (
     WeightMapping("ViT of timm without a class token", (*_TIMM, *_NORM), ("timm",)),
     WeightMapping("ViT of timm", (_TOKEN, *_TIMM, *_NORM), ("timm",)),
-    WeightMapping("ViT of timm with global_pool='avg'", (_TOKEN, *_TIMM, *_AVG), ("timm",)),
+    WeightMapping(
+        "ViT of timm with global_pool='avg', vit=timm_avg", (_TOKEN, *_TIMM, *_AVG), ("timm",)
+    ),
     WeightMapping("ViT of transformers", (*_transformers("vit."),), ("transformers",)),
     WeightMapping("ViT of transformers without a head", (*_transformers(""), *_POOLER)),
     WeightMapping("ResNet of timm and torchvision", _RESNET, ("timm", "torchvision")),

@@ -183,7 +183,7 @@ MISTAKES = {
     "another pooling": (
         load_file(PUBLISHED / "timm_avg_vit.safetensors"),
         VIT,
-        r"These are weights of ViT of timm with global_pool='avg': choose the model",
+        r"These are weights of ViT of timm with global_pool='avg', vit=timm_avg: choose the model",
     ),
     "grey images": (
         TIMM | {"patch_embed.proj.weight": np.zeros((24, 1, 4, 4), np.float32)},

@@ -120,7 +120,7 @@ def test_what_no_option_gives_is_as_the_weights_state_and_becomes_an_option_of_t
     (tmp_path / "model.safetensors").touch()
     with pytest.raises(InfeedError, match="Set normalization=inception"):
         recipe.check()
-    weights = write(tmp_path, {"config": CLIP | TIMM["pretrained_cfg"] | {"size": 384}})
+    weights = write(tmp_path, {"config": TIMM["pretrained_cfg"] | {"input_size": 384}})
     chosen, _ = begun(imagenet_vit.Config, weights)
     assert (chosen.size, chosen.normalization) == (224, "inception")  # it sets its size
 
