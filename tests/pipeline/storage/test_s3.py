@@ -16,21 +16,11 @@ from pipeline.storage import s3_client
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import MissingError, write_file
 
-QUICK = {
-    "init_backoff": timedelta(milliseconds=5),
-    "max_backoff": timedelta(milliseconds=20),
-    "base": 2,
-}
-
 
 @pytest.fixture
 def storage(s3_bucket, monkeypatch):
-    monkeypatch.setattr(
-        s3_client,
-        "RETRIES",
-        {"max_retries": 3, "retry_timeout": timedelta(seconds=20), "backoff": QUICK},
-    )
-    monkeypatch.setattr(s3_client, "WAIT_SECONDS", 0.01)
+    limits = {"max_retries": 3, "retry_timeout": timedelta(seconds=20)}
+    monkeypatch.setattr(s3_client, "RETRIES", s3_client.RETRIES | limits)
     monkeypatch.setattr(s3_client, "CLIENT", {"read_timeout": "1s", "timeout": "20s"})
     return open_storage(s3_bucket)
 
