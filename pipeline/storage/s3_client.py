@@ -238,7 +238,7 @@ def _named(path: str, action: str, error: Exception, attempts: int) -> StorageEr
     code = _found(r"<Code>(\w+)</Code>", text)
     status = _found(r"status code: (\d+)", text)
     if code == "NoSuchBucket" or (status == "404" and not _has_bucket(path)):
-        return MissingError(f"{what}bucket {parts(path)[0]!r} does not exist (404).")
+        return StorageError(f"{what}bucket {parts(path)[0]!r} does not exist (404).")
     if status == "404":
         return MissingError(f"{what}there is no such object (404).")
     if isinstance(error, ValueError | failed.InvalidPathError):

@@ -31,7 +31,7 @@ R = TypeVar("R")
 
 
 class MissingError(StorageError):
-    """There is no such file."""
+    """There is no such file; of a bucket that does not exist, it is another StorageError."""
 
 
 class Stat(NamedTuple):

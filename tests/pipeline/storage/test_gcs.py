@@ -154,26 +154,6 @@ def test_a_refused_request_is_not_retried(storage, bucket, gcs_server, fault, te
     assert len(gcs_server.requests("alt=media")) == 1
 
 
-NOWHERE = "gs://nowhere/x: bucket 'nowhere' does not exist"
-
-
-@pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        (lambda storage, bucket: storage.read("gs://nowhere/x"), rf"cannot read {NOWHERE} \(404\)\."),
-        (lambda storage, bucket: storage.list("gs://nowhere/x"), f"cannot list {NOWHERE}"),
-        (lambda storage, bucket: write_file(storage, "gs://nowhere/x", b"data"), f"cannot write {NOWHERE}"),
-        (lambda storage, bucket: storage.read(f"{bucket}/x"), r"/x: there is no such object \(404\)\."),
-        (lambda storage, bucket: storage.read("gs://"), r"'gs://' is not a path in a bucket. It must be like gs://bucket/dir/name"),
-    ],
-)  # fmt: skip
-def test_a_bucket_that_does_not_exist_is_told_from_an_object_that_does_not(
-    storage, bucket, call, text
-):
-    with pytest.raises(StorageError, match=text):
-        call(storage, bucket)
-
-
 @SIZES
 def test_two_writers_of_the_same_bytes_at_once_both_succeed_and_leave_one_object(
     storage, bucket, gcs_server, data

@@ -14,7 +14,7 @@ from fake_s3.server import SECRET, Reset, Short, Stall, Status
 from pipeline.errors import StorageError
 from pipeline.storage import s3_client
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import MissingError, write_file
+from pipeline.storage.storage import write_file
 
 
 @pytest.fixture
@@ -212,14 +212,6 @@ def test_an_endpoint_that_is_stated_is_the_only_one(
     assert [config.get("endpoint_url_s3") for config in (plain, dotted)] == urls
     virtual = [config["virtual_hosted_style_request"] for config in (plain, dotted)]
     assert virtual == ["true", "true" if urls[1] else "false"]
-
-
-def test_a_bucket_that_does_not_exist_is_named(storage, s3_bucket):
-    for action in (storage.read, storage.stat, storage.list, storage.exists):
-        with pytest.raises(StorageError, match=r"bucket 'no-such-bucket' does not exist \(404\)"):
-            action("s3://no-such-bucket/x")
-    with pytest.raises(MissingError, match=r"/x: there is no such object \(404\)"):
-        storage.read(f"{s3_bucket}/x")
 
 
 def test_nothing_that_listens_is_said(storage, s3_bucket, monkeypatch, forget_s3):

@@ -159,6 +159,32 @@ def test_a_missing_file_is_named(storage, directory, call):
         assert read_file(storage, path) is None
 
 
+@pytest.mark.parametrize("kind", ["bucket", "s3_bucket"])
+def test_a_bucket_that_does_not_exist_is_an_error_of_every_call_and_is_named(request, kind):
+    scheme = request.getfixturevalue(kind).partition("://")[0]
+    path = f"{scheme}://no-such-bucket/x"
+    storage = open_storage(path)
+    for call in (
+        storage.read,
+        storage.stat,
+        storage.list,
+        storage.exists,
+        storage.open,
+        storage.delete,
+        lambda path: read_file(storage, path),
+        lambda path: write_file(storage, path, b""),
+        lambda path: storage.create(path, b""),
+        lambda path: storage.update(path, lambda _: b"new"),
+    ):
+        with pytest.raises(
+            StorageError,
+            match=rf"cannot \w+ {path}: bucket 'no-such-bucket' does not exist \(404\)",
+        ):
+            call(path)
+    with pytest.raises(StorageError, match=f"'{scheme}://' is not a path in a bucket. It must be"):
+        storage.read(f"{scheme}://")
+
+
 def test_deleting_twice_is_no_error(storage, directory):
     write_file(storage, f"{directory}/a", b"")
     storage.delete(f"{directory}/a")
