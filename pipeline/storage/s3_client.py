@@ -214,9 +214,9 @@ def call(
                 raise
             except (failed.BaseError, OSError, ValueError) as error:
                 failures.append(error)
-                final = len(failures) >= tries or (left and left.is_set())
-                if final or not _is_lost(error):
-                    raise _named(path, action, error, len(failures)) from error
+                attempts = sum(1 + retries(failure) for failure in failures)
+                if attempts >= tries or (left and left.is_set()) or not _is_lost(error):
+                    raise _named(path, action, error, attempts) from error
             time.sleep(random.SystemRandom().uniform(0, WAIT_SECONDS * len(failures)))
 
 
@@ -227,8 +227,8 @@ def retries(error: Exception) -> int:
 
 def _is_lost(error: Exception) -> bool:
     text = str(error)
-    return isinstance(error, failed.GenericError | OSError) and not (
-        retries(error) or re.search(f"status code:|redirect|builder error|{_METADATA}", text)
+    return isinstance(error, failed.GenericError | OSError) and not re.search(
+        f"status code:|redirect|builder error|{_METADATA}", text
     )
 
 
@@ -252,7 +252,6 @@ def _named(path: str, action: str, error: Exception, attempts: int) -> StorageEr
         )
     if status.startswith("3") or "redirect" in text:
         return StorageError(f"{what}the bucket is in another region. Set AWS_REGION to its own.")
-    attempts += retries(error)
     tried = f" ({attempts} attempts)" if attempts > 1 else ""
     told = _found(r"<Message>(.*?)</Message>", text) or text.splitlines()[0].rsplit(" - ", 1)[-1]
     problem = f"status {status}{code and f', {code}'}" if status else "no valid answer"

@@ -60,6 +60,12 @@ def test_a_creation_and_an_update_whose_answers_were_lost_succeeded(
     assert not storage.create(f"{known}/claim", b"yours")
 
 
+def test_a_service_that_refuses_and_then_loses_an_answer_is_asked_again(storage, known, s3_server):
+    for fault in (Status(503), Reset()):
+        s3_server.fail("PUT .*/claim", fault)
+    assert storage.create(f"{known}/claim", b"mine")
+
+
 @pytest.mark.parametrize(
     ("action", "fault", "text"),
     [
@@ -67,7 +73,7 @@ def test_a_creation_and_an_update_whose_answers_were_lost_succeeded(
         ("read", Status(400), r"no valid credentials \(ExpiredToken\)\. Set AWS_ACCESS_KEY_ID"),
         ("read", Status(301), r"the bucket is in another region\. Set AWS_REGION to its own"),
         ("read", Status(503), r"status 503, SlowDown \(4 attempts\): Please reduce your request rate\.$"),
-        ("read", Reset(), r"no valid answer \(4 attempts\): "),
+        ("read", Reset(), r"no valid answer \(8 attempts\): "),
         ("stat", Status(403), r"cannot find s3://.*/x: permission denied \(403\)"),
         ("list", Status(500), r"cannot list s3://.*/x: status 500, InternalError \(4 attempts\)"),
         ("delete", Status(403), r"cannot delete s3://.*/x: permission denied"),
@@ -217,7 +223,7 @@ def test_an_endpoint_that_is_stated_is_the_only_one(
 def test_nothing_that_listens_is_said(storage, s3_bucket, monkeypatch, forget_s3):
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
     forget_s3()
-    with pytest.raises(StorageError, match=r"no valid answer \(4 attempts\)"):
+    with pytest.raises(StorageError, match=r"no valid answer \(8 attempts\)"):
         storage.read(f"{s3_bucket}/x")
 
 
