@@ -25,7 +25,7 @@ _LIBRARIES = {
 }
 COMPRESSED = tuple(_LIBRARIES)
 """How the names of compressed files end, whose content is read."""
-_FILES_AT_ONCE, _REMOTE_FILES_AT_ONCE = 8, 4  # from a bucket, each reads up to 64 MiB ahead
+_FILES_AT_ONCE, _REMOTE_FILES_AT_ONCE = 8, 4  # from a bucket, each reads up to 72 MiB ahead
 T = TypeVar("T")
 R = TypeVar("R")
 

@@ -63,7 +63,7 @@ def test_a_conversion_whose_requests_fail_has_the_bytes_of_one_on_a_disk(
     assert shard_digests(f"{s3_bucket}/out") == expected
 
 
-def test_a_conversion_killed_at_any_moment_goes_on(
+def test_a_conversion_killed_at_any_moment_resumes(
     fork_server, raw, s3_bucket, s3_server, expected, shard_digests, tmp_path
 ):
     moments = random.Random(0)

@@ -1,4 +1,4 @@
-"""The whole journey in a bucket of S3 while requests fail: shards, training, going on, evaluation, predictions, export."""
+"""The whole journey in a bucket of S3 while requests fail: shards, training, resuming, evaluation, predictions, export."""
 
 import json
 from pathlib import Path
