@@ -10,6 +10,7 @@ import shlex
 import sys
 import tempfile
 import threading
+from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
 
@@ -299,7 +300,12 @@ def forget_s3():
 
 @pytest.fixture
 def s3_bucket(s3_server, request, monkeypatch, forget_s3):
-    """ "s3://name" of a new bucket of the test's own, which clients in this process reach, too."""
+    """ "s3://name" of a new bucket of the test's own, which clients in this process reach, too; they retry at once."""
+    from pipeline.storage import s3_client
+
+    quick = {"init_backoff": timedelta(milliseconds=5), "max_backoff": timedelta(milliseconds=20)}
+    monkeypatch.setattr(s3_client, "RETRIES", s3_client.RETRIES | {"backoff": quick | {"base": 2}})
+    monkeypatch.setattr(s3_client, "WAIT_SECONDS", 0.01)
     name = f"bucket-{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:12]}"
     s3_server.make_bucket(name)
     for variable, value in s3_server.env.items():

@@ -77,7 +77,7 @@ def _shards(job: ConversionJob) -> int:
 def threads_of(machine_type: str) -> int:
     """Shards that a Python process, one per vCPU, writes in parallel.
 
-    A thread has 160 MiB in flight (64 MiB read ahead, parts of an upload or a scan), at most a
+    A thread has 168 MiB in flight (72 MiB read ahead, parts of an upload or a scan), at most a
     quarter of the memory of a vCPU: 1 GiB in highcpu, 4 or 8 GiB in the others. A third thread
     would wait: one keeps 64 requests in flight, the entire connection pool, and the other works
     while it ends a shard."""

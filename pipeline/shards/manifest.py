@@ -26,7 +26,7 @@ from pipeline.shards.typed_json import (
     unsealed,
 )
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import Stat, Storage, join
+from pipeline.storage.storage import Stat, Storage, join, read_file
 
 FORMAT_VERSION = 1
 INDEX_WRITER = "infeed index"  # prefix of `writer` if the shards were found, not written
@@ -172,8 +172,8 @@ def read_manifest(directory: str, storage: Storage | None = None) -> Manifest:
 
 def find_manifest(directory: str, storage: Storage) -> Manifest | None:
     """The manifest; None if there is none. Raises ManifestError for one that cannot be read."""
-    path = join(directory, MANIFEST_FILE)
-    return _decoded(storage.read(path), directory) if storage.exists(path) else None
+    encoded = read_file(storage, join(directory, MANIFEST_FILE))
+    return None if encoded is None else _decoded(encoded, directory)
 
 
 def _decoded(encoded: bytes, directory: str) -> Manifest:

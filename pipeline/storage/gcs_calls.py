@@ -129,12 +129,9 @@ def named(path: str, action: str, error: Exception, attempts: int) -> StorageErr
     what = f"cannot {action} {path}: "
     if status == 404:
         bucket = path.split("/")[2]
-        problem = (
-            "there is no such object"
-            if _bucket_exists(bucket)
-            else f"bucket {bucket!r} does not exist"
-        )
-        return MissingError(f"{what}{problem} (404).")
+        if not _bucket_exists(bucket):
+            return StorageError(f"{what}bucket {bucket!r} does not exist (404).")
+        return MissingError(f"{what}there is no such object (404).")
     if status == 401 or isinstance(cause, auth.GoogleAuthError):
         return StorageError(
             f"{what}no valid credentials ({status or type(cause).__name__}). Run `gcloud auth "

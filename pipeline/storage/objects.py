@@ -78,7 +78,7 @@ class ObjectStorage(ABC):
         return data
 
     def read_ranges(self, ranges: Ranges) -> Iterator[bytes]:
-        """See Storage. Reads up to 64 requests and 64 MiB ahead."""
+        """See Storage. Reads up to 64 requests and 72 MiB ahead."""
         return read_ahead(ranges, self.read_range)
 
     def open(self, path: str) -> BinaryIO:
@@ -123,8 +123,8 @@ class ObjectStorage(ABC):
         return files, sorted(names)
 
     def sweep(self, directory: str, names: Iterable[str]) -> None:  # noqa: B027
-        """See Storage. Does nothing: a killed upload is never visible, and the bucket drops it by
-        itself, or by a rule of its owner."""
+        """See Storage. Does nothing: an unfinished upload is never visible, and the bucket, or a
+        lifecycle rule, removes it."""
 
 
 class RangeFile(io.RawIOBase):

@@ -11,7 +11,8 @@ from concurrent.futures import Future
 from pipeline.storage.storage import Ranges
 
 REQUESTS_AHEAD = 64
-BYTES_AHEAD = 64 * 1024**2
+# 18 reads of 4 MiB: 16 of them are under way while others have ended, but wait for the first
+BYTES_AHEAD = 72 * 1024**2
 
 Read = Callable[[str, int, int, threading.Event | None], bytes]
 """(path, offset, size, left) -> exactly that many bytes. left: set once no caller waits."""

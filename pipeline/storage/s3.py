@@ -1,7 +1,7 @@
 """Storage in buckets that speak S3: Amazon's, R2, CoreWeave, MinIO and others, by obstore.
 
-Objects have no checksum that we could compare with ours, but an ETag, which changes with their
-content: it is their stamp."""
+Objects have no checksum that can be compared with ours. Their stamp is the ETag, which changes with
+the content."""
 
 import contextlib
 import secrets
@@ -102,14 +102,17 @@ class S3Storage(ObjectStorage):
                 return True
             except (failed.AlreadyExistsError, failed.PreconditionError) as error:
                 there = None
-                # With 409, several wrote at once, and perhaps none of them succeeded.
+                # 409: several wrote concurrently, and perhaps none of them succeeded.
                 if len(tried) > 1 or retries(error) or "409 Conflict" in str(error):
                     _, there = self.current(path)
                     # An earlier attempt, whose response was lost, may have succeeded.
                     if there is None and version is None:
                         continue
                 return there == data
-        raise StorageError(f"cannot create {path}: others do at the same time. Run it again.")
+        raise StorageError(
+            f"cannot create {path}: the service reported concurrent writers {_CONFLICTS} times. "
+            "Run the same command again."
+        )
 
     def found(self, directory: str) -> tuple[Listing, Collection[str]]:
         store, key = _directory(directory)
@@ -127,7 +130,7 @@ class S3Storage(ObjectStorage):
 
 
 class _Upload:
-    """A sink that counts."""
+    """A sink that counts its bytes."""
 
     def __init__(self, path: str, writer: Any) -> None:
         self.size = 0
@@ -149,7 +152,7 @@ def _place(path: str) -> tuple[Any, str]:
 
 
 def _directory(path: str) -> tuple[Any, str]:
-    """(client, key without a slash at its end); a bucket has an empty one."""
+    """(client, key without a trailing slash); the key of a bucket is empty."""
     bucket, key = parts(path)
     return store_of(bucket), key.rstrip("/")
 
@@ -163,8 +166,8 @@ _conditional = set[str]()  # buckets
 
 
 def _check_conditions(path: str) -> None:
-    """Raises StorageError for a service that would let two creators or two updates both win, before
-    the first of this process in a bucket."""
+    """Raises StorageError for a service that would let two creators or two updates both succeed.
+    Asks before the first conditional write of this process to a bucket."""
     bucket, key = parts(path)
     if bucket in _conditional:
         return

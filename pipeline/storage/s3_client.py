@@ -1,8 +1,8 @@
-"""The client for buckets that speak S3, and its errors in words that name the object.
+"""The client for buckets that speak S3, and its errors as messages that name the object.
 
-Where a bucket is, and who asks, comes from the environment and from files, as AWS's own tools read
-them; boto3 reads the files, if it is installed. Nothing of it is part of a path or a job, so no log
-and no file has it."""
+Endpoint, region and credentials come from the environment and from files, as in AWS's own tools;
+boto3, if installed, reads the files. They are part of no path and no job, so no log and no file
+contains them."""
 
 import functools
 import os
@@ -26,7 +26,7 @@ from pipeline.storage.waiting import waiting
 CLIENT: dict[str, Any] = {"connect_timeout": "10s", "read_timeout": "30s", "timeout": "180s"}
 RETRIES: dict[str, Any] = {"max_retries": 10, "retry_timeout": timedelta(seconds=120)}
 TRIES = 6
-WAIT_SECONDS = 1.0  # at most before the second try, twice that before the third, ...
+WAIT_SECONDS = 1.0  # the longest wait before the second try; twice that before the third, ...
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")  # the client's own last
 _REGION = "us-east-1"  # the client's default
 _VALID = timedelta(minutes=10)  # boto3 renews credentials before they are left with less
@@ -36,7 +36,7 @@ NAMES = (
 )
 _METADATA = "169.254.169.254"  # where the client looks for a role if it has no credentials
 T = TypeVar("T")
-_known = set[str]()  # buckets that are there
+_known = set[str]()  # buckets that exist
 _FORKED = (
     "s3:// was used before this process was forked, and its client cannot be shared. Start workers "
     'by "spawn" or "forkserver" (in PyTorch: DataLoader(multiprocessing_context="spawn")).'
@@ -49,8 +49,9 @@ _OF_CREDENTIALS = re.compile("AccessKey|Signature|Token|Credential|AuthHeader|Re
 
 
 class Service(NamedTuple):
-    """Where buckets are, and who asks. endpoint: None for Amazon's own. virtual: whether a bucket
-    is part of the host name. credentials: None if the client finds them in the environment."""
+    """Where buckets are, and with which credentials to ask. endpoint: None for Amazon's own.
+    virtual: whether a bucket is part of the host name. credentials: None if the client finds them
+    in the environment."""
 
     endpoint: str | None
     region: str | None
@@ -67,32 +68,30 @@ class Service(NamedTuple):
 
 @functools.cache
 def service() -> Service:
-    """That of this process. Raises StorageError for settings that only boto3 can read."""
+    """The service of this process. Raises StorageError for settings that only boto3 can read, if it
+    is not installed."""
     env = os.environ
     ignored = is_true("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")
     endpoint = None if ignored else next(filter(None, map(env.get, _ENDPOINTS)), None)
+    virtual = is_true("AWS_VIRTUAL_HOSTED_STYLE_REQUEST")
     if endpoint and not re.match(r"https?://[^/]", endpoint):
         raise StorageError(
             f"AWS_ENDPOINT_URL={endpoint!r} must be like https://host or http://host:port."
         )
-    region = env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION")
-    virtual = is_true("AWS_VIRTUAL_HOSTED_STYLE_REQUEST")
     if endpoint and virtual and re.match(r"https?://(\[|[\d.]+(:|/|$))", endpoint):
         raise StorageError(
             f"AWS_VIRTUAL_HOSTED_STYLE_REQUEST is set, but the host of {endpoint} is an address, "
             "to which no bucket can be prepended. Give a host name, or unset the variable."
         )
+    region = env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION")
     stated = Service(endpoint and endpoint.rstrip("/"), region, virtual)
     variant = is_true("AWS_USE_FIPS_ENDPOINT") or is_true("AWS_USE_DUALSTACK_ENDPOINT")
     enough = not variant and (env.get("AWS_ACCESS_KEY_ID") or is_true("AWS_SKIP_SIGNATURE"))
     files = _has_files()
     if enough and not files:
         return stated
-    try:  # boto3 finds a role, too; tensorstore would log each place that has none
-        import boto3
-        from botocore.config import Config
-        from botocore.exceptions import BotoCoreError
-        from obstore.auth.boto3 import Boto3CredentialProvider
+    try:
+        return _completed(stated)
     except ImportError as error:
         if enough or not (files or variant):
             return stated
@@ -101,21 +100,34 @@ def service() -> Service:
             "in ~/.aws need boto3. Install it: pip install boto3; or set AWS_ACCESS_KEY_ID, "
             "AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL."
         ) from error
+
+
+def _completed(stated: Service) -> Service:
+    """Adds what boto3 finds in files. It also finds a role; tensorstore would log each place that
+    has none."""
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError
+    from obstore.auth.boto3 import Boto3CredentialProvider
+
     try:
         session = boto3.Session()
-        region = region or session.region_name
-        # else it states no host of us-east-1
+        region = stated.region or session.region_name
+        # by default, the endpoint of us-east-1 names no region
         regional = Config(s3={"us_east_1_regional_endpoint": "regional"})
         client = session.client("s3", region_name=region or _REGION, config=regional)
         has_credentials = session.get_credentials()
         provider = Boto3CredentialProvider(session, ttl=_VALID) if has_credentials else None
     except (BotoCoreError, ValueError) as error:
         raise StorageError(f"s3://: {error}. See AWS_PROFILE and the files in ~/.aws.") from error
+    endpoint = stated.endpoint or client.meta.endpoint_url.rstrip("/")
     style = (client.meta.config.s3 or {}).get("addressing_style")
-    found = stated.endpoint or client.meta.endpoint_url.rstrip("/")
-    if not stated.endpoint and found == _amazon(region):
-        found = None
-    return Service(found, region, virtual or style == "virtual", provider)
+    return Service(
+        None if endpoint == _amazon(region) else endpoint,
+        region,
+        stated.virtual or style == "virtual",
+        provider,
+    )
 
 
 def is_true(variable: str) -> bool:
@@ -128,7 +140,7 @@ def _amazon(region: str | None) -> str:
 
 
 def _has_files() -> bool:
-    """Whether there is something that AWS's tools read and the client does not."""
+    """Whether there are settings that AWS's tools read and the client does not."""
     files = {"AWS_CONFIG_FILE": "config", "AWS_SHARED_CREDENTIALS_FILE": "credentials"}
     return "AWS_PROFILE" in os.environ or any(
         Path(os.environ.get(variable, f"~/.aws/{name}")).expanduser().is_file()
@@ -141,10 +153,10 @@ def _store(bucket: str) -> S3Store:
     at = service()
     plain = "." not in bucket  # Amazon's certificates do not cover names with dots
     if not at.endpoint and any(variable in os.environ for variable in _ENDPOINTS):
-        # ignored or empty, but the client would follow it
+        # we ignore it, or it is empty, but the client would use it
         at = at._replace(endpoint=_amazon(at.region), virtual=plain)
     endpoint = at.endpoint_of(bucket)
-    # an endpoint of a bucket has it, in either style
+    # the endpoint contains the bucket, in either style
     options: dict[str, Any] = {"virtual_hosted_style_request": bool(endpoint) or plain}
     options["disable_bulk_delete"] = True  # which not every service has
     if endpoint:
@@ -200,8 +212,8 @@ def call(
     tries: int = TRIES,
     left: threading.Event | None = None,
 ) -> T:
-    """The result of `function`, called again where an answer was lost and the client itself does
-    not ask again, as for listings and conditional writes. left: see ranges.Read.
+    """The result of `function`. Repeats it if the response was lost and the client does not retry,
+    as for listings and conditional writes. left: see ranges.Read.
 
     Raises MissingError or a StorageError that names path, status and attempts, or the client's
     AlreadyExistsError or PreconditionError."""
@@ -214,21 +226,21 @@ def call(
                 raise
             except (failed.BaseError, OSError, ValueError) as error:
                 failures.append(error)
-                final = len(failures) >= tries or (left and left.is_set())
-                if final or not _is_lost(error):
-                    raise _named(path, action, error, len(failures)) from error
+                attempts = sum(1 + retries(failure) for failure in failures)
+                if attempts >= tries or (left and left.is_set()) or not _is_lost(error):
+                    raise _named(path, action, error, attempts) from error
             time.sleep(random.SystemRandom().uniform(0, WAIT_SECONDS * len(failures)))
 
 
 def retries(error: Exception) -> int:
-    """How often the client itself asked again before it raised this."""
+    """How often the client retried before it raised this."""
     return int(_found(r"\bafter (\d+) retries", str(error)) or 0)
 
 
 def _is_lost(error: Exception) -> bool:
     text = str(error)
-    return isinstance(error, failed.GenericError | OSError) and not (
-        retries(error) or re.search(f"status code:|redirect|builder error|{_METADATA}", text)
+    return isinstance(error, failed.GenericError | OSError) and not re.search(
+        f"status code:|redirect|builder error|{_METADATA}", text
     )
 
 
@@ -238,7 +250,7 @@ def _named(path: str, action: str, error: Exception, attempts: int) -> StorageEr
     code = _found(r"<Code>(\w+)</Code>", text)
     status = _found(r"status code: (\d+)", text)
     if code == "NoSuchBucket" or (status == "404" and not _has_bucket(path)):
-        return MissingError(f"{what}bucket {parts(path)[0]!r} does not exist (404).")
+        return StorageError(f"{what}bucket {parts(path)[0]!r} does not exist (404).")
     if status == "404":
         return MissingError(f"{what}there is no such object (404).")
     if isinstance(error, ValueError | failed.InvalidPathError):
@@ -252,7 +264,6 @@ def _named(path: str, action: str, error: Exception, attempts: int) -> StorageEr
         )
     if status.startswith("3") or "redirect" in text:
         return StorageError(f"{what}the bucket is in another region. Set AWS_REGION to its own.")
-    attempts += retries(error)
     tried = f" ({attempts} attempts)" if attempts > 1 else ""
     told = _found(r"<Message>(.*?)</Message>", text) or text.splitlines()[0].rsplit(" - ", 1)[-1]
     problem = f"status {status}{code and f', {code}'}" if status else "no valid answer"
@@ -265,7 +276,8 @@ def _found(pattern: str, text: str) -> str:
 
 
 def _has_bucket(path: str) -> bool:
-    """Called when an object is missing, because a HEAD does not say what is. Asks once."""
+    """Called when an object is missing: a HEAD does not tell whether its bucket is, too. Asks once
+    per bucket."""
     bucket, _ = parts(path)
     if bucket not in _known:
         try:

@@ -25,13 +25,13 @@ _LIBRARIES = {
 }
 COMPRESSED = tuple(_LIBRARIES)
 """How the names of compressed files end, whose content is read."""
-_FILES_AT_ONCE, _REMOTE_FILES_AT_ONCE = 8, 4  # from a bucket, each reads up to 64 MiB ahead
+_FILES_AT_ONCE, _REMOTE_FILES_AT_ONCE = 8, 4  # from a bucket, each reads up to 72 MiB ahead
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class MissingError(StorageError):
-    """There is no such file."""
+    """There is no such file; of a bucket that does not exist, it is another StorageError."""
 
 
 class Stat(NamedTuple):

@@ -1,14 +1,12 @@
-"""The whole journey in a bucket of S3 while requests fail: shards, training, going on, evaluation, predictions, export."""
+"""The whole journey in a bucket of S3 while requests fail: shards, training, resuming, evaluation, predictions, export."""
 
 import json
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from fake_s3.server import SECRET, Reset, Short, Status
 from pictures import encoded, picture
 
-from pipeline.storage import s3_client
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import write_file
 from trainer.__main__ import main
@@ -24,19 +22,6 @@ EXPORTED = {
     "variables/variables.index",
     "variables/variables.data-00000-of-00001",
 }
-
-
-@pytest.fixture
-def quick_retries(monkeypatch, forget_s3):
-    """Milliseconds between two attempts, for our own client and for tensorstore."""
-    backoff = {"init_backoff": timedelta(milliseconds=5), "max_backoff": timedelta(milliseconds=50)}
-    monkeypatch.setattr(
-        s3_client, "RETRIES", s3_client.RETRIES | {"backoff": backoff | {"base": 2}}
-    )
-    monkeypatch.setattr(s3_client, "WAIT_SECONDS", 0.01)
-    waits = {"max_retries": 7, "initial_delay": "10ms", "max_delay": "100ms"}
-    monkeypatch.setattr(tensorstore_specs, "RETRIES", waits)
-    forget_s3()
 
 
 def results(place, shards, pictures):
@@ -55,8 +40,10 @@ def results(place, shards, pictures):
 
 
 def test_a_journey_whose_requests_fail_ends_as_on_a_disk(
-    digits, s3_bucket, s3_server, quick_retries, tmp_path, capfd
+    digits, s3_bucket, s3_server, monkeypatch, tmp_path, capfd
 ):
+    waits = {"max_retries": 7, "initial_delay": "10ms", "max_delay": "100ms"}
+    monkeypatch.setattr(tensorstore_specs, "RETRIES", waits)
     pictures = []
     for number in range(3):
         pictures.append(str(tmp_path / f"{number}.jpg"))

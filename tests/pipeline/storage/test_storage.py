@@ -10,7 +10,15 @@ from pipeline.errors import OptionError, StorageError
 from pipeline.shards.frames import crc32c
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.schemes import open_storage
-from pipeline.storage.storage import MissingError, Stat, Storage, in_parallel, join, read_file
+from pipeline.storage.storage import (
+    MissingError,
+    Stat,
+    Storage,
+    in_parallel,
+    join,
+    read_file,
+    write_file,
+)
 
 MEGABYTE = 10**6
 LARGE = os.urandom(256 * 1024) * 80  # 20 MiB: several pieces of an upload
@@ -27,11 +35,6 @@ def directory(request, tmp_path):
 @pytest.fixture
 def storage(directory):
     return open_storage(directory)
-
-
-def write(storage, path, data):
-    with storage.publish(path) as sink:
-        sink.write(data)
 
 
 def test_every_storage_implements_the_protocol(storage):
@@ -56,7 +59,7 @@ def test_a_published_file_appears_complete_after_the_block(storage, directory, d
 @pytest.mark.parametrize("new", [b"half", LARGE], ids=["small", "large"])
 def test_an_exception_in_the_block_leaves_the_old_file_and_no_trace(storage, directory, new):
     path = f"{directory}/file"
-    write(storage, path, b"old")
+    write_file(storage, path, b"old")
     with pytest.raises(RuntimeError), storage.publish(path) as sink:
         sink.write(new)
         raise RuntimeError
@@ -67,8 +70,8 @@ def test_an_exception_in_the_block_leaves_the_old_file_and_no_trace(storage, dir
 @pytest.mark.parametrize("new", [b"new", LARGE], ids=["small", "large"])
 def test_publishing_replaces_an_existing_file(storage, directory, new):
     path = f"{directory}/file"
-    write(storage, path, b"old and longer")
-    write(storage, path, new)
+    write_file(storage, path, b"old and longer")
+    write_file(storage, path, new)
     assert storage.read(path) == new
 
 
@@ -90,7 +93,7 @@ def test_concurrent_updates_are_all_applied(storage, directory):
 
 
 def test_an_update_that_fails_changes_nothing(storage, directory):
-    write(storage, f"{directory}/file", b"old")
+    write_file(storage, f"{directory}/file", b"old")
     with pytest.raises(ZeroDivisionError):
         storage.update(f"{directory}/file", lambda _: b"%d" % (1 // 0))
     assert storage.read(f"{directory}/file") == b"old"
@@ -99,8 +102,8 @@ def test_an_update_that_fails_changes_nothing(storage, directory):
 
 
 def test_ranges_come_in_order_from_several_files(storage, directory):
-    write(storage, f"{directory}/a", b"0123456789")
-    write(storage, f"{directory}/b", b"abcdef")
+    write_file(storage, f"{directory}/a", b"0123456789")
+    write_file(storage, f"{directory}/b", b"abcdef")
     ranges = [
         (f"{directory}/a", 8, 2),
         (f"{directory}/b", 0, 3),
@@ -111,7 +114,7 @@ def test_ranges_come_in_order_from_several_files(storage, directory):
 
 
 def test_many_ranges_are_not_all_read_before_the_first_is_used(storage, directory):
-    write(storage, f"{directory}/a", LARGE)
+    write_file(storage, f"{directory}/a", LARGE)
     asked = []
 
     def ranges():
@@ -127,7 +130,7 @@ def test_many_ranges_are_not_all_read_before_the_first_is_used(storage, director
 
 @pytest.mark.parametrize("offset", [8, 10, 15])
 def test_a_range_past_the_end_is_an_error_and_never_short_data(storage, directory, offset):
-    write(storage, f"{directory}/a", b"0123456789")
+    write_file(storage, f"{directory}/a", b"0123456789")
     with pytest.raises(
         StorageError, match=rf"/a ends at byte \d+, but bytes {offset}\.\.{offset + 4} are needed"
     ):
@@ -135,7 +138,7 @@ def test_a_range_past_the_end_is_an_error_and_never_short_data(storage, director
 
 
 def test_a_file_is_read_from_any_place(storage, directory):
-    write(storage, f"{directory}/a", LARGE)
+    write_file(storage, f"{directory}/a", LARGE)
     with storage.open(f"{directory}/a") as file:
         assert file.read(4) == LARGE[:4]
         for place in (5, 300_000, 17 * MEGABYTE, len(LARGE) - 3, 100):
@@ -148,7 +151,7 @@ def test_a_file_is_read_from_any_place(storage, directory):
 
 @pytest.mark.parametrize("call", ["stat", "read", "open"])
 def test_a_missing_file_is_named(storage, directory, call):
-    write(storage, f"{directory}/file", b"")
+    write_file(storage, f"{directory}/file", b"")
     for path in (f"{directory}/nothing", f"{directory}/file/nothing"):
         with pytest.raises(MissingError, match=rf"cannot \w+ {path}: "):
             getattr(storage, call)(path)
@@ -156,8 +159,34 @@ def test_a_missing_file_is_named(storage, directory, call):
         assert read_file(storage, path) is None
 
 
+@pytest.mark.parametrize("kind", ["bucket", "s3_bucket"])
+def test_a_bucket_that_does_not_exist_is_an_error_of_every_call_and_is_named(request, kind):
+    scheme = request.getfixturevalue(kind).partition("://")[0]
+    path = f"{scheme}://no-such-bucket/x"
+    storage = open_storage(path)
+    for call in (
+        storage.read,
+        storage.stat,
+        storage.list,
+        storage.exists,
+        storage.open,
+        storage.delete,
+        lambda path: read_file(storage, path),
+        lambda path: write_file(storage, path, b""),
+        lambda path: storage.create(path, b""),
+        lambda path: storage.update(path, lambda _: b"new"),
+    ):
+        with pytest.raises(
+            StorageError,
+            match=rf"cannot \w+ {path}: bucket 'no-such-bucket' does not exist \(404\)",
+        ):
+            call(path)
+    with pytest.raises(StorageError, match=f"'{scheme}://' is not a path in a bucket. It must be"):
+        storage.read(f"{scheme}://")
+
+
 def test_deleting_twice_is_no_error(storage, directory):
-    write(storage, f"{directory}/a", b"")
+    write_file(storage, f"{directory}/a", b"")
     storage.delete(f"{directory}/a")
     storage.delete(f"{directory}/a")
     assert storage.list(directory) == storage.list(f"{directory}/nowhere") == {}
@@ -165,8 +194,8 @@ def test_deleting_twice_is_no_error(storage, directory):
 
 def test_listing_gives_files_with_their_sizes_and_directories_apart(storage, directory):
     for name in ("b", "a"):
-        write(storage, f"{directory}/{name}", name.encode() * 5)
-        write(storage, f"{directory}/dir {name}/inside", b"")
+        write_file(storage, f"{directory}/{name}", name.encode() * 5)
+        write_file(storage, f"{directory}/dir {name}/inside", b"")
     found = {name: stat.bytes for name, stat in storage.list(directory).items()}
     assert list(found.items()) == [("a", 5), ("b", 5)]
     assert storage.entries(directory) == (storage.list(directory), ["dir a", "dir b"])
