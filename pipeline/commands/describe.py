@@ -130,6 +130,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _as_json(manifest: Manifest, split: SplitFacts) -> Mapping[str, Any]:
     entry, found, labels = manifest.splits[split.name], split.facts, manifest.labels
+    counts = {}
+    if labels:
+        unique = len({*labels.names}) == labels.count
+        name_of = labels.name_of if unique else partial(label_text, labels)
+        counts = {name_of(label) or label: count for label, count in found.labels.items()}
     return {
         "records": entry.num_records,
         "rejected": entry.rejected,
@@ -138,9 +143,7 @@ def _as_json(manifest: Manifest, split: SplitFacts) -> Mapping[str, Any]:
         "fingerprint": entry.fingerprint,
         "read": found.records,
         "damaged": found.damaged,
-        "labels": {labels.name_of(label) or label: n for label, n in found.labels.items()}
-        if labels
-        else {},
+        "labels": counts,
     }
 
 

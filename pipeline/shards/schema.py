@@ -239,23 +239,23 @@ class Schema:
 
     def to_json(self) -> Json:
         """Plain JSON types, with sorted features and without default values of the other fields."""
-        return {
-            "name": self.name,
-            "features": {
-                key: _feature_json(feature) for key, feature in sorted(self.features.items())
-            },
-            **({"files": self.files} if self.files != SHARD_FILES else {}),
-            **({"version": self.version} if self.version != _TFDS_VERSION else {}),
-            **({"tfds": dict(sorted(self.tfds.items()))} if self.tfds else {}),
-            **(
-                {"table": asdict(self.table, dict_factory=stated)}
-                if self.table != USUAL_FORMAT
-                else {}
-            ),
-            **({"upright": True} if self.upright else {}),
+        fields = {
+            "files": self.files,
+            "version": self.version,
+            "tfds": dict(sorted(self.tfds.items())),
+            "table": asdict(self.table, dict_factory=stated),
+            "upright": self.upright,
         }
+        rare = {
+            key: value
+            for key, value in fields.items()
+            if getattr(self, key) != getattr(_PLAIN_SCHEMA, key)
+        }
+        features = {key: _feature_json(feature) for key, feature in sorted(self.features.items())}
+        return {"name": self.name, "features": features, **rare}
 
 
+_PLAIN_SCHEMA = Schema("", {})
 _RARE = ("channels", "unit", "missing")
 
 

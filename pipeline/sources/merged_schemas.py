@@ -117,9 +117,10 @@ def read_schema(path: str) -> Schema:
 
 
 def read_labels(path: str, key: str, base: int, schema: Schema) -> Labels:
-    """The names in a text file, one per line; the first has number `base`. Raises OptionError."""
+    """The names in a text file, one per line; the first has number `base`. Ignores a byte order
+    mark, and blank lines at the end. Raises OptionError."""
     try:
-        names = tuple(open_storage(path).read(path).decode().splitlines())
+        names = tuple(open_storage(path).read(path).decode("utf-8-sig").rstrip().splitlines())
     except UnicodeDecodeError as e:
         raise OptionError(
             f"--labels-file={path} is not UTF-8: {e}. Save it as UTF-8, one name per line."

@@ -1,11 +1,14 @@
 """Batches as the hosts of a run make them, put together and compared."""
 
 import itertools
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from pipeline.datasets import DatasetInput, Position
+from pipeline.datasets import DatasetInput, Position, eval_dataset, train_dataset
+from pipeline.hosts import Hosts
 
 Batch = dict[str, np.ndarray]
 
@@ -28,6 +31,21 @@ def joined(hosts: Sequence[list[Batch]]) -> list[Batch]:
         {key: np.concatenate([b[key] for b in step]) for key in step[0]}
         for step in zip(*hosts, strict=True)
     ]
+
+
+def evaluated(data: Any, count: int, **options: Any) -> tuple[list[DatasetInput], list[Batch]]:
+    """The inputs of this number of hosts, and their global batches."""
+    inputs = [eval_dataset(data, hosts=Hosts(h, count), **options) for h in range(count)]
+    return inputs, joined([taken(source) for source in inputs])
+
+
+def trained(
+    data: Any, count: int, state: Mapping[str, Any] | None, steps: int, **options: Any
+) -> list[Batch]:
+    """Global batches of this number of hosts, each of which resumes from the state; None: from the start."""
+    inputs = [train_dataset(data, hosts=Hosts(h, count), **options) for h in range(count)]
+    saved = json.dumps(inputs[0].state(inputs[0].start) if state is None else state)
+    return joined([taken(source, source.restore(json.loads(saved)), steps) for source in inputs])
 
 
 def assert_same(ours: list[Batch], theirs: list[Batch]) -> None:

@@ -1,15 +1,13 @@
 """Sizes at the edge, as all their hosts read them from real shards: evaluation (E1-E7, E16, E17) and training order."""
 
-import json
 import zlib
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from host_batches import Batch, assert_same, crc_sum, first_epoch, joined, rows_of, taken
+from host_batches import assert_same, crc_sum, evaluated, first_epoch, rows_of, taken, trained
 
-from pipeline.datasets import Position, eval_dataset, train_dataset
-from pipeline.hosts import Hosts
+from pipeline.datasets import eval_dataset, train_dataset
 from pipeline.orders.order import divisors
 
 
@@ -51,50 +49,23 @@ corners = pytest.mark.parametrize(
 )
 
 
-def trained(
-    directory: str, corner: Corner, epochs: str, hosts: int, position: Position, count: int
-) -> list[Batch]:
-    """The global batches of all hosts, each from an Input of its own that went on from the state of another."""
-    options = {
-        "global_batch": corner.global_batch,
-        "epochs": epochs,
-        "seed": 7,
-        "keys": (),
-        "window_records": 3,
-    }
-    saved = train_dataset(directory, **options)
-    state = json.dumps(saved.state(position))
-    inputs = [train_dataset(directory, hosts=Hosts(h, hosts), **options) for h in range(hosts)]
-    return joined([taken(source, source.restore(json.loads(state)), count) for source in inputs])
-
-
 @corners
 def test_an_evaluation_counts_every_record_once_on_any_hosts_and_proves_it(numbers_of, corner):
     N, B = corner.num_records, corner.global_batch
     options = {"global_batch": B, "keys": ("number",), "pad_values": {"number": 2**31 - 1}}
-    each = [eval_dataset(numbers_of(*corner.shards), hosts=Hosts(h, corner.hosts), **options)
-            for h in range(corner.hosts)]  # fmt: skip
-    hosts = [taken(source) for source in each]
-    steps = -(-N // B)
-    # E3
-    assert (
-        [source.steps_per_epoch for source in each]
-        == [len(b) for b in hosts]
-        == [steps] * corner.hosts
-    )
-    for source, batches in zip(each, hosts, strict=True):  # E6
-        spec = {key: (s.shape, s.dtype) for key, s in source.spec.items()}
-        assert all({key: (v.shape, v.dtype) for key, v in b.items()} == spec for b in batches)
-    whole = joined(hosts)
+    inputs, whole = evaluated(numbers_of(*corner.shards), corner.hosts, **options)
+    # one shard, no read-ahead
+    (alone,), one_host = evaluated(numbers_of(N), 1, read_ahead_bytes=1, **options)
+    assert {source.steps_per_epoch for source in inputs} == {len(whole)} == {-(-N // B)}  # E3
+    spec = {key: (s.shape, s.dtype) for key, s in alone.spec.items()}  # E6
+    assert all({key: (v.shape, v.dtype) for key, v in b.items()} == spec for b in whole)
     mask, index = rows_of(whole, "_mask"), rows_of(whole, "_index")
     assert index[mask == 1].tolist() == list(range(N))  # E1 E5
     assert rows_of(whole, "number").tolist() == [*range(N), *[2**31 - 1] * (-N % B)]
     assert mask.tolist() == [1.0] * N + [0.0] * (-N % B)  # E2 E4
     assert set(index[mask == 0]) <= {-1}
-    assert {source.info.expected_crc for source in each} == {crc_sum(whole)}  # E17
-    # E7: one shard, no read-ahead, too
-    one_host = eval_dataset(numbers_of(N), read_ahead_bytes=1, **options)
-    assert_same(taken(one_host), whole)
+    assert {source.info.expected_crc for source in inputs} == {crc_sum(whole)}  # E17
+    assert_same(one_host, whole)  # E7
 
 
 @corners
@@ -103,17 +74,19 @@ def test_training_is_the_same_on_any_hosts_from_any_position_and_its_epochs_are_
 ):
     N, B = corner.num_records, corner.global_batch
     directory = numbers_of(*corner.shards)
+    options = {"global_batch": B, "seed": 7, "keys": (), "window_records": 3}
     crcs = rows_of(taken(eval_dataset(directory, global_batch=1, keys=())), "_crc")
     random = np.random.default_rng(zlib.crc32(corner.name.encode()))
     others = [count for count in divisors(B) if count != corner.hosts] or [corner.hosts]
     for epochs in corner.modes:
-        source = train_dataset(directory, global_batch=B, epochs=epochs, seed=7, keys=())
+        options["epochs"] = epochs
+        source = train_dataset(directory, **options)
         streams, steps = source.state(source.start)["streams"], 2 * source.steps_per_epoch + 1
         stop = int(random.integers(0, 3 * source.steps_per_epoch + 1))
-        whole = trained(directory, corner, epochs, 1, source.start, max(steps, stop + 4))
-        before = trained(directory, corner, epochs, corner.hosts, source.start, stop)
-        position = source.advance(source.start, stop)
-        after = trained(directory, corner, epochs, int(random.choice(others)), position, 4)
+        whole = trained(directory, 1, None, max(steps, stop + 4), **options)
+        before = trained(directory, corner.hosts, None, stop, **options)
+        state = source.state(source.advance(source.start, stop))
+        after = trained(directory, int(random.choice(others)), state, 4, **options)
         assert_same(before + after, whole[: stop + 4])
         for batch in whole:
             assert batch["_mask"].tolist() == [1.0] * B

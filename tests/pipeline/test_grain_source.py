@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from damage import flip
 from pictures import encoded
 from PIL import Image
 
@@ -143,9 +144,7 @@ def test_a_pickled_copy_reads_the_same_records(images):
 def test_a_damaged_record_is_named(write_dataset, tmp_path, read):
     data = write_dataset(tmp_path, {"train": [[record(i) for i in range(8)]]}, SCHEMA)
     (shard,) = tmp_path.glob("train-*-of-*")
-    content = bytearray(shard.read_bytes())
-    content[content.index(record(5)["image/encoded"]) + 20] ^= 1
-    shard.write_bytes(content)
+    flip(shard, shard.read_bytes().index(record(5)["image/encoded"]) + 20)
     records = source(data, ops=OPS)
     with pytest.raises(
         CorruptRecordError, match=r"train-00000-of-00001, record 5 at byte \d+: crc32c"

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
+from damage import flip
 from pictures import encoded
 from PIL import Image
 
@@ -58,9 +59,7 @@ def end_stall(fifo: Path) -> None:
 
 def test_a_bit_flipped_after_conversion_ends_the_epoch_with_the_records_name(images, tmp_path):
     directory, shard = damaged(images, tmp_path)
-    data = bytearray(shard.read_bytes())
-    data[len(data) // 2] ^= 1
-    shard.write_bytes(data)
+    flip(shard, shard.stat().st_size // 2)
     source = eval_dataset(directory, global_batch=4, read_ahead_bytes=1)
     batches, seen = source.batches(), []
     with pytest.raises(

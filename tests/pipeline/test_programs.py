@@ -80,89 +80,69 @@ class Kind:
     program: str
 
 
+def own_tensors(hosts: Hosts) -> tf.data.Dataset:
+    return tensors().shard(hosts.count, hosts.index)
+
+
+def own_places(hosts: Hosts) -> grain.IterDataset:
+    return of_host(places(), hosts).to_iter_dataset(FEW)
+
+
+def own_shuffled(hosts: Hosts, seed: int) -> grain.IterDataset:
+    return of_host(places(seed=seed), hosts).repeat().to_iter_dataset(FEW)
+
+
+def of_tensorflow(training: Callable, evaluation: Callable, program: str) -> Kind:
+    """The kind of these programs of tf.data, by hosts and seed, and by hosts."""
+    own = {"per_host": program == "own"}
+    return Kind(
+        lambda hosts, seed: tf_input(
+            tf_data.training_batches, training(hosts, seed), BATCH, hosts, **own
+        ),
+        lambda hosts: tf_input(tf_data.evaluation_batches, evaluation(hosts), BATCH, hosts, **own),
+        program,
+    )
+
+
+def of_grain(training: Callable, evaluation: Callable, program: str) -> Kind:
+    """The same of Grain."""
+
+    def evaluated(hosts: Hosts) -> Program:
+        known = {"num_records": number_on(hosts)} if program == "own" else {}
+        return infeed_grain.evaluation_batches(evaluation(hosts), BATCH, hosts, **known)
+
+    return Kind(
+        lambda hosts, seed: infeed_grain.training_batches(training(hosts, seed), BATCH, hosts),
+        evaluated,
+        program,
+    )
+
+
 KINDS = {
-    "tf.data, complete": Kind(
-        lambda hosts, seed: tf_input(
-            tf_data.training_batches, tensors().shuffle(100, seed=seed), BATCH, hosts
-        ),
-        lambda hosts: tf_input(tf_data.evaluation_batches, tensors(), BATCH, hosts),
+    "tf.data, complete": of_tensorflow(
+        lambda _, seed: tensors().shuffle(100, seed=seed), lambda _: tensors(), "complete"
+    ),
+    "tf.data, per host": of_tensorflow(
+        lambda hosts, seed: own_tensors(hosts).shuffle(100, seed=seed), own_tensors, "own"
+    ),
+    "MapDataset": of_grain(lambda _, seed: places(seed=seed), lambda _: places(), "rows"),
+    "MapDataset of batches": of_grain(
+        lambda _, seed: places(seed=seed).repeat().batch(BATCH),
+        lambda _: places().batch(BATCH),
         "complete",
     ),
-    "tf.data, per host": Kind(
-        lambda hosts, seed: tf_input(
-            tf_data.training_batches,
-            tensors().shard(hosts.count, hosts.index).shuffle(100, seed=seed),
-            BATCH,
-            hosts,
-            per_host=True,
-        ),
-        lambda hosts: tf_input(
-            tf_data.evaluation_batches,
-            tensors().shard(hosts.count, hosts.index),
-            BATCH,
-            hosts,
-            per_host=True,
-        ),
+    "IterDataset": of_grain(own_shuffled, own_places, "own"),
+    "IterDataset of batches": of_grain(
+        lambda hosts, seed: own_shuffled(hosts, seed).batch(BATCH // hosts.count),
+        lambda hosts: own_places(hosts).batch(BATCH // hosts.count),
         "own",
     ),
-    "MapDataset": Kind(
-        lambda hosts, seed: infeed_grain.training_batches(places(seed=seed), BATCH, hosts),
-        lambda hosts: infeed_grain.evaluation_batches(places(), BATCH, hosts),
-        "rows",
+    "DataLoader": of_grain(
+        lambda hosts, seed: loader(hosts, seed, None), lambda hosts: loader(hosts, 0, 1), "own"
     ),
-    "MapDataset of batches": Kind(
-        lambda hosts, seed: infeed_grain.training_batches(
-            places(seed=seed).repeat().batch(BATCH), BATCH, hosts
-        ),
-        lambda hosts: infeed_grain.evaluation_batches(places().batch(BATCH), BATCH, hosts),
-        "complete",
-    ),
-    "IterDataset": Kind(
-        lambda hosts, seed: infeed_grain.training_batches(
-            of_host(places(seed=seed), hosts).repeat().to_iter_dataset(FEW), BATCH, hosts
-        ),
-        lambda hosts: infeed_grain.evaluation_batches(
-            of_host(places(), hosts).to_iter_dataset(FEW),
-            BATCH,
-            hosts,
-            num_records=number_on(hosts),
-        ),
-        "own",
-    ),
-    "IterDataset of batches": Kind(
-        lambda hosts, seed: infeed_grain.training_batches(
-            of_host(places(seed=seed), hosts)
-            .repeat()
-            .to_iter_dataset(FEW)
-            .batch(BATCH // hosts.count),
-            BATCH,
-            hosts,
-        ),
-        lambda hosts: infeed_grain.evaluation_batches(
-            of_host(places(), hosts).to_iter_dataset(FEW).batch(BATCH // hosts.count),
-            BATCH,
-            hosts,
-            num_records=number_on(hosts),
-        ),
-        "own",
-    ),
-    "DataLoader": Kind(
-        lambda hosts, seed: infeed_grain.training_batches(loader(hosts, seed, None), BATCH, hosts),
-        lambda hosts: infeed_grain.evaluation_batches(
-            loader(hosts, 0, 1), BATCH, hosts, num_records=number_on(hosts)
-        ),
-        "own",
-    ),
-    "an iterator": Kind(
-        lambda hosts, seed: infeed_grain.training_batches(
-            iter(of_host(places(seed=seed), hosts).repeat().to_iter_dataset(FEW)), BATCH, hosts
-        ),
-        lambda hosts: infeed_grain.evaluation_batches(
-            iter(of_host(places(), hosts).to_iter_dataset(FEW)),
-            BATCH,
-            hosts,
-            num_records=number_on(hosts),
-        ),
+    "an iterator": of_grain(
+        lambda hosts, seed: iter(own_shuffled(hosts, seed)),
+        lambda hosts: iter(own_places(hosts)),
         "own",
     ),
 }

@@ -1,16 +1,18 @@
 """What holds for every source of records; and, where something cannot, that it cannot, for the reason in its row."""
 
+import functools
 import json
 import zlib
 
+import host_batches
 import numpy as np
 import pytest
-from host_batches import assert_same, by_stream, crc_sum, first_epoch, joined, rows_of, taken
+from host_batches import assert_same, by_stream, crc_sum, first_epoch, rows_of, taken
 from record_sources import ABILITIES, SOURCES, Source
 from sweep import SWEEP
 
 from pipeline import tf_data
-from pipeline.datasets import DatasetInput, Mixture, eval_dataset, train_dataset
+from pipeline.datasets import Mixture, eval_dataset, train_dataset
 from pipeline.errors import FingerprintError, OptionError
 from pipeline.hosts import Hosts
 from pipeline.shards.frames import crc32c
@@ -56,6 +58,10 @@ def test_the_tf_dataset_of_a_source_has_the_bits_of_its_batches(opened, source):
         assert_same(list(made.as_numpy_iterator()), taken(made.infeed_input))
 
 
+evaluated = functools.partial(host_batches.evaluated, global_batch=B, keys=())
+trained = functools.partial(host_batches.trained, global_batch=B, keys=(), seed=SEED, epochs="span")
+
+
 def records_of(data: Records | Mixture) -> Records:
     return data.records if isinstance(data, Mixture) else data
 
@@ -64,27 +70,6 @@ def host_counts(data: Records | Mixture) -> list[int]:
     """All, but for files that have to be read whole: of these every host needs one."""
     files = records_of(data).info.whole_files
     return [count for count in HOSTS if files is None or count <= files]
-
-
-def evaluated(data: Records, count: int, **options) -> tuple[list[DatasetInput], list[dict]]:
-    """The Inputs of so many hosts, and their global batches."""
-    options = {"global_batch": B, "keys": ()} | options
-    inputs = [eval_dataset(data, hosts=Hosts(h, count), **options) for h in range(count)]
-    return inputs, joined([taken(source) for source in inputs])
-
-
-def trained(
-    data: Records | Mixture, count: int, state: dict | None, steps: int, **options
-) -> list[dict]:
-    """Global batches of so many hosts, each of which goes on from the state."""
-    options = {"global_batch": B, "keys": (), "seed": SEED, "epochs": "span"} | options
-    inputs = [train_dataset(data, hosts=Hosts(h, count), **options) for h in range(count)]
-    return joined(
-        [
-            taken(s, s.restore(json.loads(json.dumps(state))) if state else s.start, steps)
-            for s in inputs
-        ]
-    )
 
 
 def test_every_missing_ability_of_a_source_has_a_reason():

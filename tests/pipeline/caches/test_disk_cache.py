@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from damage import flip
 
 from pipeline.errors import OptionError, StorageError
 from pipeline.inputs import caches as disk_cache
@@ -95,9 +96,7 @@ def test_a_cached_record_with_a_flipped_bit_is_read_again_and_repaired(
 ):
     filled(source, tmp_path)
     path, _ = files(tmp_path, source)
-    data = bytearray(path.read_bytes())
-    data[place % len(data)] ^= 1 << place % 8
-    path.write_bytes(data)
+    flip(path, place % path.stat().st_size, 1 << place % 8)
     expected = fetch(source, IDS)
     assert fetch(cached(source, tmp_path), IDS) == expected
     source_reads.clear()

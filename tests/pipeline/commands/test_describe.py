@@ -132,6 +132,20 @@ def test_only_the_most_and_least_frequent_classes_are_printed(animals, describe)
     assert "20 animal20" not in printed
 
 
+def test_json_counts_classes_of_the_same_name_separately(animals, monkeypatch):
+    monkeypatch.setattr("pipeline.commands.describe.FACTS", facts := {})
+    directory = animals([[named(1), named(2), named(2), named(9)]])
+
+    def labels():
+        main([directory, "--json"])
+        return facts["splits"]["train"]["labels"]
+
+    assert labels() == {"animal1": 1, "animal2": 2, 9: 1}
+    eels = Labels("label", 1, ("eel", "eel", "cat"))
+    update_manifest(LocalStorage(), directory, lambda it: dataclasses.replace(it, labels=eels))
+    assert labels() == {"1 eel": 1, "2 eel": 2, "9 (outside the range)": 1}
+
+
 def test_samples_show_every_kind_of_value(animals, describe, images):
     jpeg = (LocalStorage().read(f"{images}/train-00000-of-00003")).partition(b"\xff\xd8")
     jpeg = (jpeg[1] + jpeg[2]).partition(b"\xff\xd9")

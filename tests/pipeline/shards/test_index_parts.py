@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from damage import flip
 from index_files import encode_index
 
 from pipeline.commands import index
@@ -52,12 +53,6 @@ def write(write_dataset, tmp_path):
 @pytest.fixture
 def directory(write):
     return write(*SHARDS)
-
-
-def flip(file, at):
-    data = bytearray(file.read_bytes())
-    data[at] ^= 4
-    file.write_bytes(data)
 
 
 def damage_of(directory, capsys):

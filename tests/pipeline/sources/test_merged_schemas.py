@@ -109,10 +109,11 @@ def test_a_schema_file_is_a_schema_or_a_manifest(tmp_path):
 
 
 def test_labels_name_an_int64_feature(tmp_path):
-    (tmp_path / "names").write_text("cat\ngrey eel\n")
-    assert read_labels(f"{tmp_path}/names", "label", 1, guessed(*RECORDS)) == Labels(
-        "label", 1, ("cat", "grey eel")
-    )
+    for text in ("cat\ngrey eel\n", "\ufeffcat\r\ngrey eel\r\n\r\n"):
+        (tmp_path / "names").write_text(text, "utf-8")
+        assert read_labels(f"{tmp_path}/names", "label", 1, guessed(*RECORDS)) == Labels(
+            "label", 1, ("cat", "grey eel")
+        )
     with pytest.raises(
         OptionError, match="--label-key=text is not an int64 feature. Known: label, rare"
     ):
