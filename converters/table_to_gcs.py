@@ -72,7 +72,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     others = [name for name in raw.others if join(args.raw_data_dir, name) != args.label_file]
     notices = [*left_out(others, _NO_SPLIT), *raw.notices]
     shared = (args.key_column, format, held_out, to_jpeg)
-    _check_classes(args)
     finder = _finder(args)
     found, pieces = survey_tables(args, raw, format, finder)
     columns = found_columns(found, raw.tables, notices) if finder else {}
@@ -111,11 +110,6 @@ def _finder(args: argparse.Namespace) -> Finder | None:
         defaults = {label: "category", ALL: SKIP}
         separator = args.label_separator if args.labels_column else None
     return Finder(defaults | kinds, separator, args.max_bad_records)
-
-
-def _check_classes(args: argparse.Namespace) -> None:
-    if args.stratify and not args.label_column:
-        raise OptionError("--stratify: give the --label-column of the classes.")
 
 
 def _all_columns(
@@ -177,6 +171,8 @@ def _required_columns(args: argparse.Namespace) -> Mapping[str, Sequence[str]]:
         )
     if args.split_by == "folder" and not args.image_column:
         raise OptionError("--split-by=folder: rows are in no folder. It is for --image-column.")
+    if args.stratify and not args.label_column:
+        raise OptionError("--stratify: give the --label-column of the classes.")
     if not args.label_separator:
         raise OptionError("--label-separator is empty; it must have at least one character.")
     numbers = _target_columns(args)

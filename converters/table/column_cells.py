@@ -23,7 +23,7 @@ from converters.table.cell_kinds import (
 )
 from converters.table.columns import KINDS, ONE_LINE, SKIP, Column
 from pipeline.errors import LabelError, OptionError
-from pipeline.raw.block import ABSENT, Cells, objects, taken
+from pipeline.raw.block import ABSENT, Cells, objects
 from pipeline.raw.cells import (
     RESOLUTIONS,
     SPELLINGS,
@@ -118,29 +118,29 @@ class ColumnCells:
         if is_list or has_value:
             self.lengths.add(len(items) if is_list else None)
 
-    def add_all(self, cells: Cells, rows: np.ndarray, table: Table, **of_table: bool) -> None:
-        """Adds the cells of these rows of a block: each different one once, as one takes 5 us; of
-        numbers, and of texts if the column has more values than matter, one of each plain kind.
-        of_table: see add."""
-        while len(rows):
-            of_rows = packed(cells if len(rows) == len(cells) else taken(cells, rows))
+    def add_all(self, cells: Cells, table: Table, **of_table: bool) -> None:
+        """Adds cells of a block: each different one once, as one takes 5 us; of numbers, and of
+        texts if the column has more values than matter, one of each plain kind. of_table: see
+        add."""
+        cells = packed(cells)
+        while len(cells):
             few = self.most + 1 if self.kinds else _FEW_SHOWN
-            alike = of_rows
+            alike = cells
             is_known = (self.is_full or len(self.shown) > 1) and not self.separator
-            if isinstance(of_rows, pyarrow.Array) and is_known:
-                if types.is_dictionary(of_rows.type):
-                    of_rows = alike = of_rows.dictionary_decode()
+            if isinstance(cells, pyarrow.Array) and is_known:
+                if types.is_dictionary(cells.type):
+                    cells = alike = cells.dictionary_decode()
                 if table.format.keeps_numbers:
-                    alike = self._by_kind(of_rows, table.format)
+                    alike = self._by_kind(cells, table.format)
             firsts, numbers = different(alike)
-            end = len(rows)
+            end = len(cells)
             if not self.is_full and len(firsts) > 2 * few:  # after these, it may be full
                 firsts, end = firsts[:few], int(firsts[few])
             counts = np.bincount(numbers[:end]).tolist()
-            for cell, times in zip(objects(of_rows, firsts), counts, strict=True):
+            for cell, times in zip(objects(cells, firsts), counts, strict=True):
                 if cell is not ABSENT:
                     self.add(cell, table, times=times, **of_table)
-            rows = rows[end:]
+            cells = cells[end:]
 
     def _by_kind(self, cells: Any, format: TableFormat) -> Any:
         """A number for each cell: those alike, of which one is enough, have one. Adds the values of

@@ -16,7 +16,7 @@ from converters.table.column_cells import ColumnCells
 from converters.table.columns import SKIP, Column
 from pipeline.checks import did_you_mean
 from pipeline.errors import OptionError, RawDataError
-from pipeline.raw.block import Block
+from pipeline.raw.block import Block, taken
 from pipeline.raw.blocks import blocks_of
 from pipeline.raw.pieces import WHOLE, Piece, guessed_start
 from pipeline.raw.rows import Table, is_json
@@ -108,10 +108,6 @@ class Finder:
         """The kind of a column; None to guess it."""
         return self.kinds.get(name, SKIP if _is_index(name, self.kinds) else self.kinds.get(ALL))
 
-    def is_judged(self, name: str) -> bool:
-        """Whether the cells of a column matter."""
-        return self.kind_of(name) != SKIP or _is_index(name, self.kinds)
-
 
 class Found:
     """What is found in tables, or in a piece of one.
@@ -148,20 +144,20 @@ class Found:
         errors = sorted(block.errors.items())[: self._most_bad + 1 - len(self.bad)]
         self.bad += [(table.uri, int(block.line[row]), error) for row, error in errors]
         is_text = not table.is_arrow and not is_json(table.uri)
-        rows = np.arange(len(block))
-        readable = np.setdiff1d(rows, [*block.errors])
+        readable = np.setdiff1d(np.arange(len(block)), [*block.errors])
         for name in block.names:
             of_table = {"text": is_text or name in table.of_folders, "typed": name in known}
             cells = block.cells(name)
-            judged = readable if isinstance(cells, pyarrow.Array) else rows
-            if len(judged) and self._is_judged(name):
-                self.columns[name].add_all(cells, judged, table, **of_table)
+            if block.errors and isinstance(cells, pyarrow.Array):
+                cells = taken(cells, readable)
+            if len(cells) and self._is_judged(name):
+                self.columns[name].add_all(cells, table, **of_table)
 
     def _is_judged(self, name: str) -> bool:
         """Whether the cells of a column matter. Adds the column."""
-        if name not in self.columns:
-            self.columns[name] = ColumnCells(self._finder.kind_of(name), self._finder.separator)
-        return self._finder.is_judged(name)
+        kind = self._finder.kind_of(name)
+        self.columns.setdefault(name, ColumnCells(kind, self._finder.separator))
+        return kind != SKIP or _is_index(name, self._finder.kinds)
 
     @property
     def has_too_many_bad(self) -> bool:

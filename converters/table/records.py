@@ -42,7 +42,9 @@ def records_of(
         values[key], counts = values_of(column, block, schema.table, errors, file_of)
         rounded += counts
     rows = np.setdiff1d(np.arange(len(block)), [*errors])
-    batch = pyarrow.RecordBatch.from_pydict(values).take(pyarrow.array(rows))
+    batch = pyarrow.RecordBatch.from_pydict(values)
+    if len(rows) < len(block):
+        batch = batch.take(pyarrow.array(rows))
     if not any(map(types.is_list, batch.schema.types)):
         arrays = {key: _array(feature, batch[key]) for key, feature in schema.features.items()}
         data, sizes = encode_examples(schema, arrays)

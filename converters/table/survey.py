@@ -8,7 +8,6 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import NamedTuple
 
 from beam_jobs.converter import Source
 from beam_jobs.survey import Survey
@@ -31,11 +30,8 @@ _VERSION = 1  # of what is found
 _NONE = Finder({ALL: SKIP})
 
 
-class TableSurvey(NamedTuple):
-    """What was found in tables. pieces: of large ones, by URI."""
-
-    found: Found
-    pieces: Mapping[str, Sequence[Piece]]
+TableSurvey = tuple[Found, Mapping[str, Sequence[Piece]]]
+"""What was found in tables, and the pieces of large ones, by URI."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +56,7 @@ def survey_tables(
     is_template = any("template_location" in flag for flag in args.of_beam)
     is_here = args.dry_run or is_template or num_bytes <= _PIECE_BYTES
     if not finder and (is_here or args.image_column):
-        return TableSurvey(Found(_NONE), {})
+        return Found(_NONE), {}
     piece_bytes = max(_PIECE_BYTES, num_bytes // _MOST_PIECES)
 
     def pieces(source: Source) -> list[Source]:
@@ -113,4 +109,4 @@ def _merged(look: _Look, sources: Sequence[Source], seen: Iterable[Json]) -> Tab
         stop = found.stop
         if piece.begin < piece.end:
             pieces[source.uri].append(piece)
-    return TableSurvey(total, {uri: each for uri, each in pieces.items() if len(each) > 1})
+    return total, {uri: each for uri, each in pieces.items() if len(each) > 1}

@@ -20,7 +20,7 @@ from converters.raw.splits import HeldOut, by_split, chosen
 from converters.table.layouts import RawTables
 from pipeline.errors import RawDataError
 from pipeline.raw.cells import cell_of, document_cell
-from pipeline.raw.rows import BOM, TEXT_TABLE_SUFFIXES, Table, is_json, suffix_of
+from pipeline.raw.rows import BOM, TEXT_TABLE_SUFFIXES, Table, after_mark, is_json, suffix_of
 from pipeline.shards.schema import USUAL_FORMAT, TableFormat
 from pipeline.storage.storage import COMPRESSED, Stat, Storage, is_compressed, join, uncompressed
 
@@ -160,7 +160,7 @@ def _block(lines: Sequence[_TextLine], max_bytes: int) -> Document:
 
 def _lines(file: BinaryIO, begin: int) -> Iterator[_TextLine]:
     """The lines that begin at this offset or later, after a byte order mark at the beginning."""
-    at = _next_line(file, begin) if begin else len(BOM) if file.read(len(BOM)) == BOM else 0
+    at = _next_line(file, begin) if begin else after_mark(file)
     file.seek(at)
     begins = True
     while data := file.readline(_PIECE_BYTES):

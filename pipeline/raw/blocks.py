@@ -149,18 +149,21 @@ def _json_block(
         return _json_block(table, text[: text.rfind(b"\n", 0, e.start) + 1], names, last=last)
     lines = [*io.BytesIO(text)]
     lines = [*io.BytesIO(text)]
-    offsets = itertools.accumulate(map(len, lines), initial=0)
-    read = zip(offsets, lines, io.BytesIO(utf8), strict=False)
+    cells: list[Any] = [*map(_plain_object, io.BytesIO(utf8))]
     more = table.of_folders
-    rows = list[TableRow]()
-    for line, (offset, data, plain) in enumerate(read):
-        cells = _plain_object(plain)
-        if cells and not more.keys() & cells:
-            rows.append(TableRow(line, offset, len(data), {**cells, **more}))
-            continue
-        odd = table.rows_from(io.BytesIO(data), names, 0, 0)  # none if the line is empty
-        rows += (row._replace(line=line, offset=offset) for row in odd)
-    return Block.of(rows), len(text), len(lines)
+    odd = [i for i, each in enumerate(cells) if not each or (more and more.keys() & each)]
+    if more:
+        cells = [each and {**each, **more} for each in cells]
+    errors = dict[int, str]()
+    for i in odd:
+        for row in table.rows_from(io.BytesIO(lines[i]), names, 0, 0):  # none if it is empty
+            cells[i], errors[i] = row.cells, row.error
+    number = np.arange(len(lines))
+    size = np.fromiter(map(len, lines), np.int64, len(lines))
+    rows = np.setdiff1d(number, [i for i in odd if i not in errors])
+    errors = {i: error for i, error in errors.items() if error}
+    block = Block(number, np.cumsum(size) - size, np.ones_like(size), errors, rows=cells)
+    return block.take(rows), len(text), len(lines)
 
 
 def _plain_object(line: bytes) -> Mapping[str, Any] | None:

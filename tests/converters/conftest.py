@@ -19,3 +19,16 @@ def table(tmp_path):
 def raw_cifar(request, tmp_path):
     """A small CIFAR of either kind, not written yet, so that the test may change its `batches` and `names`."""
     return RawCifar(tmp_path / "raw", request.param)
+
+
+@pytest.fixture
+def raw(tmp_path):
+    """An empty directory for raw data."""
+    (tmp_path / "raw").mkdir()
+    return tmp_path / "raw"
+
+
+@pytest.fixture
+def out(tmp_path):
+    """Where a conversion writes."""
+    return tmp_path / "out"

@@ -59,12 +59,6 @@ def image(color):
     return buffer.getvalue()
 
 
-@pytest.fixture
-def raw(tmp_path):
-    (tmp_path / "raw").mkdir()
-    return tmp_path / "raw"
-
-
 def write_stream(table, path):
     with ipc.new_stream(path, table.schema) as sink:
         sink.write_table(table)
@@ -86,10 +80,10 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_every_type_arrives_as_the_table_says(raw, raw_tables, tmp_path, name):
+def test_every_type_arrives_as_the_table_says(raw, raw_tables, out, name):
     WRITERS[name](pa.table(KINDS), raw / name)
-    raw_tables.convert(tmp_path / "out")
-    assert features_of(tmp_path / "out") == {
+    raw_tables.convert(out)
+    assert features_of(out) == {
         **dict.fromkeys(("i", "b", "s", "cat", "day", "at"), ("int64", ())),
         **dict.fromkeys(("f", "h", "dec"), ("float32", ())),
         **dict.fromkeys(("long", "bin", "none"), ("bytes", ())),
@@ -97,15 +91,13 @@ def test_every_type_arrives_as_the_table_says(raw, raw_tables, tmp_path, name):
         "ragged": ("int64", (None,)),
         "tags": ("bytes", (None,)),
     }
-    records = sorted(records_of(tmp_path / "out"), key=lambda record: record["i"])
+    records = sorted(records_of(out), key=lambda record: record["i"])
     assert records[2] == RECORD
     assert math.isnan(records[1]["f"][0])
     assert records[3]["s"] == [-1]
 
 
-def test_hugging_face_s_classes_keep_their_numbers_and_images_become_jpegs(
-    raw, raw_tables, tmp_path
-):
+def test_hugging_face_s_classes_keep_their_numbers_and_images_become_jpegs(raw, raw_tables, out):
     images = [
         {"bytes": image("red"), "path": None},
         {"bytes": None, "path": "a.png"},
@@ -122,22 +114,22 @@ def test_hugging_face_s_classes_keep_their_numbers_and_images_become_jpegs(
             {"huggingface": json.dumps({"info": {"features": features}})}
         )
         parquet.write_table(table, raw / f"{split}-{number:05d}-of-00002.parquet")
-    raw_tables.convert(tmp_path / "out", "--label-column=label")
-    manifest = read_manifest(str(tmp_path / "out"))
+    raw_tables.convert(out, "--label-column=label")
+    manifest = read_manifest(str(out))
     assert manifest.labels.names == ("zebra", "ant")
     assert {split: entry.num_records for split, entry in manifest.splits.items()} == {
         "train": 6,
         "validation": 3,
     }
     assert manifest.schema.features["image"].content == "image"
-    for record in records_of(tmp_path / "out"):
+    for record in records_of(out):
         red, _, blue = np.asarray(Image.open(io.BytesIO(record["image"][0]))).mean((0, 1))
         assert (red > blue) == (record["label"] == [0])
 
 
 @pytest.mark.parametrize("kind", ["category", "text"])
 def test_numbers_of_hugging_face_s_classes_without_a_name_are_bad_records(
-    raw, raw_tables, tmp_path, kind
+    raw, raw_tables, out, kind
 ):
     """-1 and null have no label, as in its ClassLabel.encode_example."""
     features = {"y": {"names": ["2", "1", "0"], "_type": "ClassLabel"}}
@@ -145,18 +137,18 @@ def test_numbers_of_hugging_face_s_classes_without_a_name_are_bad_records(
         {"huggingface": json.dumps({"info": {"features": features}})}
     )
     parquet.write_table(table, raw / "train.parquet")
-    raw_tables.convert(tmp_path / "out", f"--columns=y={kind}", "--max-bad-records=2")
-    found = {record["x"][0]: record["y"][0] for record in records_of(tmp_path / "out")}
+    raw_tables.convert(out, f"--columns=y={kind}", "--max-bad-records=2")
+    found = {record["x"][0]: record["y"][0] for record in records_of(out)}
     expected = (0, 2, -1, -1) if kind == "category" else (b"2", b"0", b"", b"")
     assert found == dict(enumerate(expected))
-    errors = ledger_of(tmp_path / "out").values()
+    errors = ledger_of(out).values()
     assert [error.partition("}")[0] for error in errors] == [
         "row 5: 'y' is {'a class without a name': 3",
         "row 6: 'y' is {'a class without a name': -2",
     ]
 
 
-def test_only_the_columns_asked_for_are_read(raw, raw_tables, tmp_path, monkeypatch):
+def test_only_the_columns_asked_for_are_read(raw, raw_tables, out, monkeypatch):
     parquet.write_table(
         pa.table({"a": [1, 2], "b": ["x", "x"], "c": [{"d": 1}] * 2}), raw / "train.parquet"
     )
@@ -167,7 +159,7 @@ def test_only_the_columns_asked_for_are_read(raw, raw_tables, tmp_path, monkeypa
         return iter_batches(*args, columns=columns, **options)
 
     monkeypatch.setattr(parquet.ParquetFile, "iter_batches", spy)
-    raw_tables.convert(tmp_path / "out", "--columns=b=text,c=skip", "--key-column=b", "--dry-run")
+    raw_tables.convert(out, "--columns=b=text,c=skip", "--key-column=b", "--dry-run")
     assert read == [[], ["a", "b"]]  # texts are looked at only where they may be classes
 
 
@@ -196,39 +188,39 @@ def test_texts_and_images_with_labels_come_from_parquet_as_from_csv(raw, raw_tab
     assert images == {raw_tables.images[f"img/{i}.jpg"]: [1 + (i == 1)] for i in range(4)}
 
 
-def test_texts_of_digits_stay_texts(raw, raw_tables, tmp_path):
+def test_texts_of_digits_stay_texts(raw, raw_tables, out):
     rows = {"zip": ["0123", "0124", "0123", "0124"], "id": ["01", "02", "03", "04"]}
     parquet.write_table(pa.table(rows), raw / "train.parquet")
-    raw_tables.convert(tmp_path / "out")
-    found = {record["id"][0]: record["zip"] for record in records_of(tmp_path / "out")}
+    raw_tables.convert(out)
+    found = {record["id"][0]: record["zip"] for record in records_of(out)}
     assert found == {b"01": [0], b"02": [1], b"03": [0], b"04": [1]}
 
 
-def test_texts_that_are_not_utf_8_are_one_clear_error(raw, raw_tables, tmp_path):
+def test_texts_that_are_not_utf_8_are_one_clear_error(raw, raw_tables, out):
     damaged = pa.array([b"a", b"\xff"]).view(pa.string())
     parquet.write_table(pa.table({"note": damaged}), raw / "train.parquet")
     with pytest.raises(
         RawDataError, match=r"train.parquet cannot be read: 'utf-8' codec .* Write it again\."
     ):
-        raw_tables.convert(tmp_path / "out")
+        raw_tables.convert(out)
 
 
-def test_two_columns_of_one_name_are_refused(raw, raw_tables, tmp_path):
+def test_two_columns_of_one_name_are_refused(raw, raw_tables, out):
     parquet.write_table(
         pa.table([pa.array([1]), pa.array([2])], names=["a", "a"]), raw / "train.parquet"
     )
     with pytest.raises(
         RawDataError, match=r"train.parquet has two columns 'a'\. Rename one of them"
     ):
-        raw_tables.convert(tmp_path / "out")
+        raw_tables.convert(out)
 
 
 @pytest.mark.slow
-def test_the_time_for_a_table_of_many_columns_is_bounded(raw, raw_tables, tmp_path, capsys):
+def test_the_time_for_a_table_of_many_columns_is_bounded(raw, raw_tables, out, capsys):
     names = [f"c{i}" for i in range(100_000 if SWEEP else 20_000)]
     parquet.write_table(pa.table([pa.array([1.5])] * len(names), names), raw / "train.parquet")
     begin = time.process_time()
-    raw_tables.convert(tmp_path / "out", "--dry-run")
+    raw_tables.convert(out, "--dry-run")
     spent, printed = time.process_time() - begin, capsys.readouterr().out
     assert spent < len(names) / 2000  # 10 s for 20,000 columns, where 2 s are usual
     assert printed.startswith("note: columns: c0 float32, ")
@@ -241,12 +233,12 @@ def test_classes_of_all_files_are_found(raw):
     assert (column.kind, column.names) == ("category", ("a", "b"))
 
 
-def test_an_integer_that_is_missing_is_named_by_its_row(raw, raw_tables, tmp_path):
+def test_an_integer_that_is_missing_is_named_by_its_row(raw, raw_tables, tmp_path, out):
     parquet.write_table(pa.table({"a": [1, None, 3]}), raw / "train.parquet", row_group_size=1)
-    raw_tables.convert(tmp_path / "out", "--max-bad-records=1")
+    raw_tables.convert(out, "--max-bad-records=1")
     assert (
         "row 2: 'a' has no value. Give --missing a=VALUE"
-        in (tmp_path / "out/_rejects/train.jsonl").read_text()
+        in (out / "_rejects/train.jsonl").read_text()
     )
     raw_tables.convert(tmp_path / "zero", "--missing=a=0")
     assert sorted(record["a"][0] for record in records_of(tmp_path / "zero")) == [0, 1, 3]
@@ -264,25 +256,25 @@ def test_an_integer_that_is_missing_is_named_by_its_row(raw, raw_tables, tmp_pat
         (pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())), "nested columns"),
     ],
 )
-def test_a_nested_column_is_refused_by_name(raw, raw_tables, tmp_path, array, what):
+def test_a_nested_column_is_refused_by_name(raw, raw_tables, out, array, what):
     parquet.write_table(pa.table({"ok": [1], "nested": array}), raw / "train.parquet")
     with pytest.raises(
         OptionError, match=f"the column 'nested' holds {what}.* --columns nested=skip"
     ):
-        raw_tables.convert(tmp_path / "out")
-    raw_tables.convert(tmp_path / "out", "--columns=nested=skip")
-    assert records_of(tmp_path / "out") == [{"ok": [1]}]
+        raw_tables.convert(out)
+    raw_tables.convert(out, "--columns=nested=skip")
+    assert records_of(out) == [{"ok": [1]}]
 
 
 @pytest.mark.parametrize("name", ["train.parquet", "train.arrow", "train.feather"])
 @pytest.mark.parametrize(
     "damage", [lambda _: b"", lambda _: b"nonsense" * 9, lambda data: data[: len(data) // 2]]
 )
-def test_a_file_that_is_none_is_one_clear_error(raw, raw_tables, tmp_path, name, damage):
+def test_a_file_that_is_none_is_one_clear_error(raw, raw_tables, out, name, damage):
     WRITERS[name](pa.table({"a": list(range(1000))}), raw / name)
     (raw / name).write_bytes(damage((raw / name).read_bytes()))
     with pytest.raises(RawDataError, match=rf"{name} cannot be read: .* Write it again\."):
-        raw_tables.convert(tmp_path / "out")
+        raw_tables.convert(out)
 
 
 @pytest.mark.slow
@@ -296,15 +288,15 @@ def test_a_small_file_that_repeats_a_long_text_is_read_in_parts(raw):
 
 
 def test_a_value_that_cannot_be_read_in_parts_is_refused_by_name(
-    raw, raw_tables, tmp_path, monkeypatch
+    raw, raw_tables, tmp_path, out, monkeypatch
 ):
     monkeypatch.setattr(arrow_files, "MAX_BATCH_BYTES", 10_000)
     parquet.write_table(pa.table({"a": [1], "big": [[1.0] * 2000]}), raw / "train.parquet")
     with pytest.raises(
         InfeedError, match="column 'big' of .*train.parquet has 16 KB that cannot be read"
     ):
-        raw_tables.convert(tmp_path / "out")
-    raw_tables.convert(tmp_path / "out", "--columns=big=skip")
+        raw_tables.convert(out)
+    raw_tables.convert(out, "--columns=big=skip")
     (raw / "train.parquet").unlink()
     feather.write_feather(pa.table({"a": [1] * 2000}), str(raw / "train.feather"))
     with pytest.raises(

@@ -36,21 +36,21 @@ def lines(*rows):
     return "\n".join(map(json.dumps, rows)) + "\n"
 
 
-def test_a_csv_of_numbers_classes_and_texts_needs_no_option(table, raw_tables, tmp_path):
+def test_a_csv_of_numbers_classes_and_texts_needs_no_option(table, raw_tables, out):
     rows = [
         f"{i / 2 if i else ''},{i},{'Rome' if i % 3 else 'Oslo'},{100 - i % 2},note {i}\n"
         for i in range(9)
     ]
     table("train.csv", "price,rooms,city,zip code,note\n" + "".join(rows))
-    raw_tables.convert(tmp_path / "out")
-    assert features_of(tmp_path / "out") == {
+    raw_tables.convert(out)
+    assert features_of(out) == {
         "price": ("float32", (), "raw"),
         "rooms": ("int64", (), "raw"),
         "city": ("int64", (), "raw"),
         "zip code": ("int64", (), "raw"),
         "note": ("bytes", (), "text"),
     }
-    found = sorted(records_of(tmp_path / "out"), key=lambda record: record["rooms"])
+    found = sorted(records_of(out), key=lambda record: record["rooms"])
     assert math.isnan(found[0]["price"][0])
     del found[0]["price"]
     assert found[0] == {"rooms": [0], "city": [0], "zip code": [100], "note": [b"note 0"]}
@@ -64,15 +64,15 @@ def test_a_csv_of_numbers_classes_and_texts_needs_no_option(table, raw_tables, t
 
 
 def test_json_has_lists_of_one_length_or_of_any_and_objects_may_lack_columns(
-    table, raw_tables, tmp_path
+    table, raw_tables, out
 ):
     rows = [
         {"box": [i, 2.5], "ids": list(range(i)), "tags": ["x"] * i, "ok": i > 1, "zip": "0123"}
         for i in range(4)
     ]
     table("train.jsonl", lines(*rows, {"box": [0, None], "zip": "0124", "ok": False}))
-    raw_tables.convert(tmp_path / "out", "--columns=zip=bytes")
-    assert features_of(tmp_path / "out") == {
+    raw_tables.convert(out, "--columns=zip=bytes")
+    assert features_of(out) == {
         "box": ("float32", (2,), "raw"),
         "ids": ("int64", (None,), "raw"),
         "tags": ("int64", (None,), "raw"),
@@ -80,9 +80,7 @@ def test_json_has_lists_of_one_length_or_of_any_and_objects_may_lack_columns(
         "zip": ("bytes", (), "raw"),
     }
     found = {
-        len(record["ids"]): record
-        for record in records_of(tmp_path / "out")
-        if not math.isnan(record["box"][1])
+        len(record["ids"]): record for record in records_of(out) if not math.isnan(record["box"][1])
     }
     assert found[3] == {
         "box": [3, 2.5],
@@ -91,25 +89,25 @@ def test_json_has_lists_of_one_length_or_of_any_and_objects_may_lack_columns(
         "ok": [1],
         "zip": [b"0123"],
     }
-    assert sum(math.isnan(record["box"][1]) for record in records_of(tmp_path / "out")) == 1
+    assert sum(math.isnan(record["box"][1]) for record in records_of(out)) == 1
 
 
 def test_options_or_a_file_say_what_columns_hold_and_what_is_left_out(
-    table, raw_tables, tmp_path, capsys
+    table, raw_tables, tmp_path, out, capsys
 ):
     table(
         "train.csv",
         ",price,rooms,city,note\n" + "".join(f"{i},{i},,{i % 2},{i}\n" for i in range(4)),
     )
     flags = ["--columns=*=skip,price=float32,city=category,rooms=int64", "--missing=rooms=7"]
-    raw_tables.convert(tmp_path / "out", *flags, "--dry-run")
+    raw_tables.convert(out, *flags, "--dry-run")
     assert (
         "note: columns: price float32 (0, 1), rooms int64 (4 missing), city category of 2 classes (0, 1)\n"
         in capsys.readouterr().out
     )
-    raw_tables.convert(tmp_path / "out", *flags)
-    assert sorted(record["price"][0] for record in records_of(tmp_path / "out")) == [0, 1, 2, 3]
-    assert {record["rooms"][0] for record in records_of(tmp_path / "out")} == {7}
+    raw_tables.convert(out, *flags)
+    assert sorted(record["price"][0] for record in records_of(out)) == [0, 1, 2, 3]
+    assert {record["rooms"][0] for record in records_of(out)} == {7}
     (tmp_path / "columns.json").write_text(
         json.dumps({"*": "skip", "price": "float32", "city": "category"})
     )
@@ -117,19 +115,17 @@ def test_options_or_a_file_say_what_columns_hold_and_what_is_left_out(
     assert set(features_of(tmp_path / "file")) == {"price", "city"}
 
 
-def test_a_label_is_named_in_the_manifest_and_never_missing(table, raw_tables, tmp_path):
+def test_a_label_is_named_in_the_manifest_and_never_missing(table, raw_tables, tmp_path, out):
     table("train.csv", "x,kind,color\n1,b,red\n2,a,\n3,,red\n4,b,red\n")
     raw_tables.convert(
-        tmp_path / "out", "--label-column=kind", "--max-bad-records=1", "--columns=color=category"
+        out, "--label-column=kind", "--max-bad-records=1", "--columns=color=category"
     )
-    labels = read_manifest(str(tmp_path / "out")).labels
+    labels = read_manifest(str(out)).labels
     assert (labels.key, labels.base, labels.names) == ("kind", 0, ("a", "b"))
-    assert [*ledger_of(tmp_path / "out").values()] == [
+    assert [*ledger_of(out).values()] == [
         "line 4: 'kind' is ''; a label is a text of one line, or an integer"
     ]
-    assert sorted(
-        (r["x"][0], r["kind"][0], r["color"][0]) for r in records_of(tmp_path / "out")
-    ) == [
+    assert sorted((r["x"][0], r["kind"][0], r["color"][0]) for r in records_of(out)) == [
         (1, 1, 0),
         (2, 0, -1),
         (4, 1, 0),
@@ -140,17 +136,15 @@ def test_a_label_is_named_in_the_manifest_and_never_missing(table, raw_tables, t
     assert read_manifest(str(tmp_path / "named")).labels.names == ("b", "c", "a")
 
 
-def test_images_are_read_where_the_table_names_them(raw_tables, tmp_path):
+def test_images_are_read_where_the_table_names_them(raw_tables, out):
     raw_tables.write_columns()
-    raw_tables.convert(tmp_path / "out", "--validation-fraction=0", "--label-column=city", "--columns=rooms=int64",
+    raw_tables.convert(out, "--validation-fraction=0", "--label-column=city", "--columns=rooms=int64",
                        "--max-bad-records=5")  # fmt: skip
-    images = {tuple(record["photo"])[:1] for record in records_of(tmp_path / "out")}
+    images = {tuple(record["photo"])[:1] for record in records_of(out)}
     jpegs = {(data,) for data in raw_tables.images.values() if data.startswith(b"\xff\xd8")}
     assert jpegs < images
     assert len(images) == len(raw_tables.images)
-    assert sorted(
-        error.partition(": ")[2][:50] for error in [*ledger_of(tmp_path / "out").values()]
-    ) == [
+    assert sorted(error.partition(": ")[2][:50] for error in [*ledger_of(out).values()]) == [
         "'city' is ''; a label is a text of one line, or an",
         "'rooms' is 'x'; it must be an integer within int64",
         "4 cells; the header has 5",
@@ -176,30 +170,30 @@ def test_images_are_read_where_the_table_names_them(raw_tables, tmp_path):
     ],
 )  # fmt: skip
 def test_what_no_feature_can_hold_is_one_clear_error(
-    table, raw_tables, tmp_path, cells, flags, error, message
+    table, raw_tables, out, cells, flags, error, message
 ):
     table("train.jsonl", lines(cells, {"a": 1} if "alone" in message else cells))
     with pytest.raises(error, match=message):
-        raw_tables.convert(tmp_path / "out", *flags)
-    assert not (tmp_path / "out").exists()
+        raw_tables.convert(out, *flags)
+    assert not out.exists()
 
 
 @pytest.mark.slow
-def test_over_100000_classes_are_refused(table, raw_tables, tmp_path):
+def test_over_100000_classes_are_refused(table, raw_tables, out):
     table("train.csv", "x,id\n" + "".join(f"1,{i}\n" for i in range(100_001)))
     with pytest.raises(
         LabelError, match="'id' has over 100,000 different values.* give --columns id=text"
     ):
-        raw_tables.convert(tmp_path / "out", "--columns=id=category")
+        raw_tables.convert(out, "--columns=id=category")
 
 
 def test_a_cell_that_makes_texts_of_numbers_is_shown_and_the_first_of_long_ones_named(
-    table, raw_tables, tmp_path, capsys
+    table, raw_tables, out, capsys
 ):
     lines = "\n" * 11
     for number in range(2):
         table(f"train-{number}.csv", f'a,b\n1,x\n2,"{lines}y"\n3,z\nsix,z\nten,z\n')
-    raw_tables.convert(tmp_path / "out", "--columns=a=text")
+    raw_tables.convert(out, "--columns=a=text")
     said = capsys.readouterr().out
     assert "a text (1, 2, six), " in said
     assert re.search(r"the first in \S+/train-0\.csv:3\.", said)
@@ -207,16 +201,16 @@ def test_a_cell_that_makes_texts_of_numbers_is_shown_and_the_first_of_long_ones_
 
 @pytest.mark.parametrize("number", [300, 301])
 def test_as_many_classes_as_are_allowed_are_found_and_one_more_is_refused(
-    table, raw_tables, tmp_path, monkeypatch, capsys, number
+    table, raw_tables, out, monkeypatch, capsys, number
 ):
     monkeypatch.setattr(column_cells, "_MAX_CLASSES", 300)
     ids = [*range(100), *range(number)]  # those of the first 100 rows are not counted twice
     table("train.csv", "x,id\n" + "".join(f"1,{i}\n" for i in ids))
     if number > 300:
         with pytest.raises(LabelError, match="'id' has over 300 different values"):
-            raw_tables.convert(tmp_path / "out", "--columns=id=category")
+            raw_tables.convert(out, "--columns=id=category")
         return
-    raw_tables.convert(tmp_path / "out", "--columns=id=category")
+    raw_tables.convert(out, "--columns=id=category")
     assert "id category of 300 classes" in capsys.readouterr().out
 
 
@@ -336,22 +330,22 @@ def test_a_split_has_its_own_statistics_whatever_the_shards(table, raw_tables, t
     assert "a 19" in shown
 
 
-def test_a_split_that_is_replaced_replaces_its_statistics(table, raw_tables, tmp_path):
+def test_a_split_that_is_replaced_replaces_its_statistics(table, raw_tables, out):
     table("train.csv", "a\n1\n")
-    raw_tables.convert(tmp_path / "out")
+    raw_tables.convert(out)
     table("train.csv", "a\n1\n3\n")
-    raw_tables.convert(tmp_path / "out", "--overwrite")
-    assert read_statistics(open_storage("x"), str(tmp_path / "out"))["train"]["a"].mean == 2
+    raw_tables.convert(out, "--overwrite")
+    assert read_statistics(open_storage("x"), str(out))["train"]["a"].mean == 2
 
 
-def test_a_damaged_file_of_statistics_is_never_trusted(table, raw_tables, tmp_path):
+def test_a_damaged_file_of_statistics_is_never_trusted(table, raw_tables, out):
     table("train.csv", "a\n1\n")
-    raw_tables.convert(tmp_path / "out")
-    file = tmp_path / "out/_summary/columns.json"
+    raw_tables.convert(out)
+    file = out / "_summary/columns.json"
     file.write_text(file.read_text().replace('"count": 1', '"count": 2'))
     with pytest.raises(SchemaError, match="its checksum is .*Convert the table again"):
-        read_statistics(open_storage("x"), str(tmp_path / "out"))
-    raw_tables.convert(tmp_path / "out")
+        read_statistics(open_storage("x"), str(out))
+    raw_tables.convert(out)
     assert json.loads(file.read_bytes())["splits"]["train"]["a"]["count"] == 1
 
 
@@ -383,16 +377,16 @@ def truths(directory, name, no, yes):
     ],
     ids=str,
 )
-def test_true_is_one_class_however_each_table_writes_it(raw_tables, tmp_path, tables, flags):
+def test_true_is_one_class_however_each_table_writes_it(raw_tables, out, tables, flags):
     raw_tables.directory.mkdir()
     for name, spelled in tables.items():
         truths(raw_tables.directory, name, *spelled)
-    raw_tables.convert(tmp_path / "out", *flags)
+    raw_tables.convert(out, *flags)
     for split in ("train", "validation"):
-        for record in records_of(tmp_path / "out", split):
+        for record in records_of(out, split):
             (x,) = record["x"]
             assert record["y"] == [int(x % 3 == 0)]
-    labels = read_manifest(str(tmp_path / "out")).labels
+    labels = read_manifest(str(out)).labels
     assert labels is None or [name.lower() for name in labels.names] in (
         ["false", "true"],
         ["0", "1"],
@@ -400,19 +394,19 @@ def test_true_is_one_class_however_each_table_writes_it(raw_tables, tmp_path, ta
 
 
 @pytest.mark.parametrize("cells", [("churn", "stay"), ("7", "9"), ("0", "2")])
-def test_true_beside_other_classes_is_refused_with_both_files(raw_tables, tmp_path, cells):
+def test_true_beside_other_classes_is_refused_with_both_files(raw_tables, out, cells):
     raw_tables.directory.mkdir()
     truths(raw_tables.directory, "train.csv", *cells)
     truths(raw_tables.directory, "validation.jsonl", False, True)
     message = "'y' has true or false in .*/validation.jsonl, but other classes in .*/train.csv"
     with pytest.raises(OptionError, match=message):
-        raw_tables.convert(tmp_path / "out", "--label-column=y")
+        raw_tables.convert(out, "--label-column=y")
 
 
-def test_true_may_be_a_class_among_others_of_one_table(raw_tables, tmp_path):
+def test_true_may_be_a_class_among_others_of_one_table(raw_tables, out):
     raw_tables.directory.mkdir()
     truths(raw_tables.directory, "train.jsonl", "unknown", True)
     truths(raw_tables.directory, "train-1.jsonl", "unknown", None)
     truths(raw_tables.directory, "validation.csv", "unknown", "true")
-    raw_tables.convert(tmp_path / "out", "--label-column=y")
-    assert read_manifest(str(tmp_path / "out")).labels.names == ("True", "unknown")
+    raw_tables.convert(out, "--label-column=y")
+    assert read_manifest(str(out)).labels.names == ("True", "unknown")

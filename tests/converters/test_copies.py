@@ -114,13 +114,12 @@ def test_a_conversion_that_goes_on_counts_the_shards_that_it_keeps(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [[], ["--local-processes=2"], ["--runner=dask"]])
-def test_runners_count_the_same(tmp_path, flags, run_forked):
+def test_runners_count_the_same(tmp_path, out, flags, run_forked):
     raw = photographs(tmp_path / "raw", 0.5)
     flags = [*flags, "--validation-fraction=0.3", "--num-train-shards=3"]
     command = ["-m", "converters.image_folder_to_gcs", f"--raw-data-dir={raw}"]
-    code, printed = run_forked([*command, f"--output={tmp_path / 'out'}", *flags], timeout=120)
+    code, printed = run_forked([*command, f"--output={out}", *flags], timeout=120)
     assert code == 0, printed
-    out = tmp_path / "out"
     assert counts_of(out) == brute_force(contents_of(out, raw))
 
 
@@ -137,15 +136,14 @@ def examples_of(out, *keys):
 
 
 @pytest.mark.parametrize("different", [10**9, 150, 9])
-def test_copies_of_rows_are_counted_as_by_comparing_their_cells(tmp_path, different):
+def test_copies_of_rows_are_counted_as_by_comparing_their_cells(raw, tmp_path, different):
     rng = np.random.default_rng(different)
     rows = rng.integers(0, different, 200).tolist()
-    (tmp_path / "raw").mkdir()
     lines = [f"{number},{row},{row / 7:.3f}" for number, row in enumerate(rows)]
-    (tmp_path / "raw/all.csv").write_text("\n".join(["id,a,b", *lines]))
+    (raw / "all.csv").write_text("\n".join(["id,a,b", *lines]))
     flags = ["--validation-fraction=0.3", "--columns=id=skip,b=float32"]
     for by in ("--key-column=id", "--split-by=content"):
-        out = convert(tmp_path / "raw", tmp_path / by, *flags, by, of=table_to_gcs)
+        out = convert(raw, tmp_path / by, *flags, by, of=table_to_gcs)
         found = counts_of(out)
         assert found == brute_force(examples_of(out, "a", "b"))
         assert bool(found["train", "validation"]) == (
@@ -154,14 +152,13 @@ def test_copies_of_rows_are_counted_as_by_comparing_their_cells(tmp_path, differ
 
 
 @pytest.mark.parametrize("different", [10**9, 9])
-def test_copies_of_rows_of_packed_text_are_counted(tmp_path, different):
+def test_copies_of_rows_of_packed_text_are_counted(raw, tmp_path, different):
     rng = np.random.default_rng(different)
-    (tmp_path / "raw").mkdir()
     for number in range(40):
         name = f"{'train' if number % 4 else 'validation'}-{number}.txt"
-        (tmp_path / "raw" / name).write_text(f"{rng.integers(different):050}")
+        (raw / name).write_text(f"{rng.integers(different):050}")
     flags = ["--tokenizer=bytes", "--sequence-length=64"]
-    out = convert(tmp_path / "raw", tmp_path / "out", *flags, of=text_to_gcs)
+    out = convert(raw, tmp_path / "out", *flags, of=text_to_gcs)
     assert counts_of(out) == brute_force(examples_of(out, "tokens"))
 
 
@@ -270,7 +267,7 @@ def test_a_group_of_several_classes_is_in_one_split_in_any_order(records, shares
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_class_without_records_in_a_split_is_told_with_the_way_out(tmp_path, capsys, packed):
+def test_a_class_without_records_in_a_split_is_told_with_the_way_out(tmp_path, out, capsys, packed):
     raw = tmp_path / "raw"
     files = [f"cat/{number}" for number in range(40)] + ["dog/0"]
     for number, name in enumerate(files):
@@ -279,7 +276,7 @@ def test_a_class_without_records_in_a_split_is_told_with_the_way_out(tmp_path, c
     if packed:
         shutil.make_archive(str(tmp_path / "zipped"), "zip", raw)
         raw = tmp_path / "zipped.zip"
-    convert(raw, tmp_path / "out", "--validation-fraction=0.3")
+    convert(raw, out, "--validation-fraction=0.3")
     said = " ".join(capsys.readouterr().out.split())
     split = "train" if HeldOut(0.3).split_of("dog/0.png") == "validation" else "validation"
     assert f"split '{split}' has no records in one of its classes: 'dog'. --stratify holds" in said
@@ -327,9 +324,7 @@ def test_folders_or_what_a_pattern_finds_stay_together(tmp_path, by, group):
     assert len(splits) == (10 if by == "folder" else 5)
 
 
-def test_a_column_decides_and_classes_have_their_shares(tmp_path, capsys):
-    raw = tmp_path / "raw"
-    raw.mkdir()
+def test_a_column_decides_and_classes_have_their_shares(raw, tmp_path, capsys):
     rows = [f"{n % 37},{'rare' if n % 37 < 12 else 'often'},{n}" for n in range(370)]
     (raw / "all.csv").write_text("\n".join(["patient,kind,value", *rows]))
     flags = ["--validation-fraction=0.25", "--split-by=patient", "--label-column=kind"]
@@ -351,9 +346,7 @@ def test_a_column_decides_and_classes_have_their_shares(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("flags", [(), ("--key-column=value",), ("--split-by=name",)])
-def test_each_class_of_a_table_has_its_share(tmp_path, flags):
-    raw = tmp_path / "raw"
-    raw.mkdir()
+def test_each_class_of_a_table_has_its_share(raw, tmp_path, flags):
     rows = [f"{'rare' if n % 25 == 0 else 'often'},{n}" for n in range(1000)]
     (raw / "all.csv").write_text("\n".join(["kind,value", *rows]))
     flags = ["--validation-fraction=0.1", "--stratify", "--label-column=kind", *flags]
@@ -362,12 +355,12 @@ def test_each_class_of_a_table_has_its_share(tmp_path, flags):
     assert sorted(counts.values()) == [4, 96]
 
 
-def test_a_pattern_that_finds_nothing_in_a_name_names_it(tmp_path):
+def test_a_pattern_that_finds_nothing_in_a_name_names_it(tmp_path, out):
     raw = photographs(tmp_path / "raw", 0.0)
     with pytest.raises(
         ConversionError, match=r"--split-by=\(q\\d\) finds nothing in '[ab]/p\d/\d+.png'"
     ):
-        convert(raw, tmp_path / "out", "--validation-fraction=0.4", r"--split-by=(q\d)")
+        convert(raw, out, "--validation-fraction=0.4", r"--split-by=(q\d)")
 
 
 def test_names_from_data_and_a_file_of_others_are_printed_without_their_controls_or_refused(
@@ -396,11 +389,10 @@ def test_names_from_data_and_a_file_of_others_are_printed_without_their_controls
     assert "copies.json" in capsys.readouterr().out
 
 
-def test_a_number_where_other_records_have_the_name_of_a_file_is_no_name(tmp_path):
-    (tmp_path / "raw").mkdir()
+def test_a_number_where_other_records_have_the_name_of_a_file_is_no_name(raw, tmp_path):
     record = frame(encode_example(Schema("", {"file_name": Feature("int64")}), {"file_name": 7}))
-    (tmp_path / "raw/train.tfrecord").write_bytes(record * 2)
-    out = convert(tmp_path / "raw", tmp_path / "out", of=tfrecord_to_gcs)
+    (raw / "train.tfrecord").write_bytes(record * 2)
+    out = convert(raw, tmp_path / "out", of=tfrecord_to_gcs)
     (copies,) = json.loads((out / "_index/copies.json").read_text())["copies"]
     assert (copies["records"], copies["examples"]) == ({"train": 2}, [])
 
@@ -433,10 +425,9 @@ def test_examples_of_copies_name_the_files_of_one_content(tmp_path):
     ],
     ids=["folder", "of ImageNet", "long", "none"],
 )
-def test_the_name_of_a_record_of_others_is_short_and_has_its_folder(tmp_path, values, name):
-    (tmp_path / "raw").mkdir()
+def test_the_name_of_a_record_of_others_is_short_and_has_its_folder(raw, tmp_path, values, name):
     schema = Schema("", {key: Feature("bytes") for key in values})
-    (tmp_path / "raw/train.tfrecord").write_bytes(frame(encode_example(schema, values)) * 2)
-    out = convert(tmp_path / "raw", tmp_path / "out", of=tfrecord_to_gcs)
+    (raw / "train.tfrecord").write_bytes(frame(encode_example(schema, values)) * 2)
+    out = convert(raw, tmp_path / "out", of=tfrecord_to_gcs)
     (copies,) = json.loads((out / "_index/copies.json").read_text())["copies"]
     assert copies["examples"] == ([[name, name]] if name else [])

@@ -27,17 +27,17 @@ class Records:
 
 
 @pytest.mark.parametrize("kind", [RawImageFolder, RawImagenet, RawMnist, RawCifar, Records])
-def test_files_and_folders_that_are_in_no_split_are_named(tmp_path, capsys, kind):
+def test_files_and_folders_that_are_in_no_split_are_named(tmp_path, out, capsys, kind):
     raw = kind(tmp_path / "raw")
     dry = [] if kind in (RawMnist, Records) else ["--dry-run"]  # which uncompresses nothing
     written = raw.write("train") if kind is RawImageFolder else raw.write()
-    written.convert(tmp_path / "out", *dry)
+    written.convert(out, *dry)
     assert "not read" not in capsys.readouterr().out
     (tmp_path / "raw" / "extra.bin").touch()
     (tmp_path / "raw" / "more").mkdir()
     (tmp_path / "raw" / ".hidden").touch()
-    written.convert(tmp_path / "out", *dry)
+    written.convert(out, *dry)
     printed = capsys.readouterr().out
     assert "note: 2 files not read: extra.bin, more. Their names are none that this" in printed
-    written.convert(tmp_path / "out", *dry, "--splits=train")
+    written.convert(out, *dry, "--splits=train")
     assert "extra.bin" not in capsys.readouterr().out

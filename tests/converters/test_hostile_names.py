@@ -140,10 +140,11 @@ def harmless(printed: str, on_terminal: bool) -> bool:
 @pytest.mark.parametrize(
     ("source", "on_terminal"), [(source, number % 2 == 0) for number, source in enumerate(SOURCES)]
 )
-def test_names_in_raw_data_never_control_the_terminal(source, on_terminal, tmp_path, monkeypatch):
+def test_names_in_raw_data_never_control_the_terminal(
+    source, on_terminal, tmp_path, out, monkeypatch
+):
     monkeypatch.setenv("TERM", "xterm-256color")
     main, flags = source(tmp_path / "raw")
-    out = tmp_path / "out"
     flags = [f"--raw-data-dir={tmp_path / 'raw'}", f"--gcs-output-path={out}", *flags]
     printed = [
         run(main, *flags, "--dry-run", on_terminal=on_terminal),

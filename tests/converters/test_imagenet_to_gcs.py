@@ -33,8 +33,7 @@ def test_shards_are_within_one_percent_of_the_mean_where_records_are_small(digit
     assert len(shard_digests(digits[1])) == 15 + 4 + 2 + 2
 
 
-def test_every_image_arrives_once_byte_for_byte_under_its_label(raw_imagenet, tmp_path):
-    out = tmp_path / "out"
+def test_every_image_arrives_once_byte_for_byte_under_its_label(raw_imagenet, out):
     raw_imagenet.convert(out, "--num-train-shards=4", "--num-validation-shards=2")
     for split, images in (("train", {n: d for c in raw_imagenet.train.values() for n, d in c.items()}),
                           ("validation", raw_imagenet.validation)):  # fmt: skip
@@ -72,10 +71,10 @@ BAD_OPTIONS = [
 
 
 @pytest.mark.parametrize(("flag", "error", "message"), BAD_OPTIONS)
-def test_a_bad_option_is_one_clear_error(raw_imagenet, tmp_path, flag, error, message):
+def test_a_bad_option_is_one_clear_error(raw_imagenet, out, flag, error, message):
     with pytest.raises(error, match=message):
-        raw_imagenet.convert(tmp_path / "out", flag)
-    assert not (tmp_path / "out").exists()
+        raw_imagenet.convert(out, flag)
+    assert not out.exists()
 
 
 def test_no_option_of_beam_is_taken_for_a_misspelling_of_ours(monkeypatch):
@@ -99,28 +98,26 @@ def test_no_option_of_beam_is_taken_for_a_misspelling_of_ours(monkeypatch):
         ("validation", ConversionError, r"split 'validation' has no records: its sources contain nothing to convert"),
     ],
 )  # fmt: skip
-def test_an_empty_split_is_one_clear_error(raw_imagenet, tmp_path, split, error, message):
+def test_an_empty_split_is_one_clear_error(raw_imagenet, out, split, error, message):
     raw_imagenet.train, raw_imagenet.validation = {}, {}
     raw_imagenet.write()
     with pytest.raises(error, match=message):
-        raw_imagenet.convert(tmp_path / "out", f"--splits={split}")
-    assert not (tmp_path / "out/manifest.json").exists()
+        raw_imagenet.convert(out, f"--splits={split}")
+    assert not (out / "manifest.json").exists()
 
 
 @without_beam
-def test_flags_of_the_original_imagenet_script_are_accepted_with_a_note(
-    raw_imagenet, tmp_path, capsys
-):
+def test_flags_of_the_original_imagenet_script_are_accepted_with_a_note(raw_imagenet, out, capsys):
     old = ["--project=p", "--local-scratch-dir=/nowhere", "--nogcs-upload"]
-    raw_imagenet.convert(tmp_path / "out", *old, "--splits=train")
+    raw_imagenet.convert(out, *old, "--splits=train")
     notes = capsys.readouterr().err
     assert "note: --local-scratch-dir: ignored: nothing is extracted or staged any more" in notes
     assert "note: --nogcs-upload: ignored: for shards on disk, give a local directory" in notes
-    assert read_manifest(str(tmp_path / "out")).split("train").num_records == 18
+    assert read_manifest(str(out)).split("train").num_records == 18
 
 
-def test_help_and_dry_run_work_without_beam_and_running_names_the_extra(raw_imagenet, tmp_path):
-    flags = flags_of(raw_imagenet.directory, tmp_path / "out")
+def test_help_and_dry_run_work_without_beam_and_running_names_the_extra(raw_imagenet, out):
+    flags = flags_of(raw_imagenet.directory, out)
     code = (
         "import sys\n"
         "sys.modules['apache_beam'] = None\n"

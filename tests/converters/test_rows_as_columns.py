@@ -109,23 +109,22 @@ def outcome(raw, out, options, capsys, shard_digests):
 
 @pytest.mark.parametrize("seed", range(400 if SWEEP else 40))
 def test_tables_as_columns_give_the_bytes_notes_and_errors_of_rows(
-    seed, tmp_path, capsys, shard_digests, monkeypatch
+    seed, raw, out, capsys, shard_digests, monkeypatch
 ):
     r = random.Random(seed)
     options = OPTIONS[seed % len(OPTIONS)]
     separator = ";" if "--delimiter=;" in options else ","
-    (tmp_path / "raw").mkdir()
     if seed % 4 == 0:
-        (tmp_path / "raw/train.jsonl").write_text(json_of(r))
+        (raw / "train.jsonl").write_text(json_of(r))
     elif seed % 4 == 1:
-        write_parquet(r, tmp_path / "raw/train.parquet")
+        write_parquet(r, raw / "train.parquet")
     else:
         for name in ("train.csv", "train-1.csv"):
-            (tmp_path / "raw" / name).write_text(csv_of(r, separator))
+            (raw / name).write_text(csv_of(r, separator))
     monkeypatch.setattr(column_cells, "_FEW_VALUES", 3)
     monkeypatch.setattr(blocks, "PIECE_BYTES", r.choice((40, 300, 1 << 19)))
     monkeypatch.setattr(survey, "_PIECE_BYTES", r.choice((50, 200, 1 << 19)))
-    found = outcome(tmp_path / "raw", tmp_path / "out", options, capsys, shard_digests)
+    found = outcome(raw, out, options, capsys, shard_digests)
     monkeypatch.setattr(survey, "_PIECE_BYTES", 1 << 19)
 
     def by_rows(table, columns=None, units=None, piece=WHOLE):
@@ -135,16 +134,15 @@ def test_tables_as_columns_give_the_bytes_notes_and_errors_of_rows(
 
     monkeypatch.setattr(row_converter, "blocks_of", by_rows)
     monkeypatch.setattr(finding, "blocks_of", by_rows)
-    expected = outcome(tmp_path / "raw", tmp_path / "out", options, capsys, shard_digests)
+    expected = outcome(raw, out, options, capsys, shard_digests)
     assert found == expected
 
 
-def test_of_several_bad_cells_the_first_column_is_named(tmp_path):
-    (tmp_path / "raw").mkdir()
-    (tmp_path / "raw/train.csv").write_text("a,b\n1,2\nx,y\n")
-    flags = [f"--raw-data-dir={tmp_path}/raw", f"--output={tmp_path}/out", "--max-bad-records=1"]
+def test_of_several_bad_cells_the_first_column_is_named(raw, out):
+    (raw / "train.csv").write_text("a,b\n1,2\nx,y\n")
+    flags = [f"--raw-data-dir={raw}", f"--output={out}", "--max-bad-records=1"]
     assert table_to_gcs.main([*flags, "--columns=b=int64,a=int64"]) == 0
-    assert "'a' is 'x'" in ledger_of(tmp_path / "out", "train")["train/train.csv:3"]
+    assert "'a' is 'x'" in ledger_of(out, "train")["train/train.csv:3"]
 
 
 @pytest.mark.parametrize("seed", range(8))

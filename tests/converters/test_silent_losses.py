@@ -36,12 +36,6 @@ NOON = datetime.datetime(2026, 1, 2, 12, 0, 0, 5000)
 
 
 @pytest.fixture
-def raw(tmp_path):
-    (tmp_path / "raw").mkdir()
-    return tmp_path / "raw"
-
-
-@pytest.fixture
 def convert(raw, raw_tables, tmp_path, capsys):
     """convert(*flags) -> values by column in the order of keys, features, and what was printed."""
 
@@ -159,9 +153,7 @@ def test_decimals_and_long_digits_keep_every_digit(raw, convert):
     assert convert()[0]["id"] == [[1234567890123456789]]
 
 
-def test_decimals_with_a_fraction_of_zeros_are_exact_integers_and_others_are_bad(
-    raw, convert, tmp_path
-):
+def test_decimals_with_a_fraction_of_zeros_are_exact_integers_and_others_are_bad(raw, convert, out):
     cells = ["9007199254740993.00", "-7.00", None, "4503599627370497.25", "0.01"]
     cells = [cell and decimal.Decimal(cell) for cell in cells]
     table = pa.table({"d": pa.array(cells, pa.decimal128(38, 2)), "x": cells})
@@ -172,7 +164,7 @@ def test_decimals_with_a_fraction_of_zeros_are_exact_integers_and_others_are_bad
         (-7, "-7.0"), (5, "nan"), (9007199254740993, "9007199254740992.0"),
     ]  # fmt: skip
     assert features["x"].dtype == "float32"
-    assert [*ledger_of(tmp_path / "out").values()] == [
+    assert [*ledger_of(out).values()] == [
         "row 4: 'd' is Decimal('4503599627370497.25'); it must be an integer within int64.",
         "row 5: 'd' is Decimal('0.01'); it must be an integer within int64.",
     ]
@@ -255,7 +247,7 @@ def test_decimal_commas_and_single_byte_encodings_are_read_as_arrow_does(raw, co
 
 
 def test_quotes_that_swallow_rows_are_told_with_their_line_and_may_mean_nothing(
-    raw, raw_tables, convert, capsys, tmp_path
+    raw, raw_tables, convert, capsys, out
 ):
     texts = [f"text {i}" for i in range(60)]
     texts[8] = '"text 8'
@@ -277,9 +269,9 @@ def test_quotes_that_swallow_rows_are_told_with_their_line_and_may_mean_nothing(
     assert told not in printed
     assert of_one(columns["text"]) == sorted(text.encode() for text in texts)
     assert features.keys() == {"id", "text"}
-    schema = read_manifest(str(tmp_path / "out")).schema
+    schema = read_manifest(str(out)).schema
     assert [*Table(f"{raw}/train.tsv", schema.table).rows()][8].cells["text"] == texts[8]
-    text = json.loads((tmp_path / "out/manifest.json").read_text())["schema"]["table"]
+    text = json.loads((out / "manifest.json").read_text())["schema"]["table"]
     assert text["quoted"] is False
 
 
@@ -350,14 +342,14 @@ def test_folders_of_spark_hive_and_save_to_disk_are_tables(raw, convert, tmp_pat
     assert "1 file not read: train/state.json" in printed
 
 
-def test_a_rejected_row_is_named_by_its_file(raw, convert, tmp_path):
+def test_a_rejected_row_is_named_by_its_file(raw, convert, out):
     (raw / "train").mkdir()
     (raw / "train" / "a.csv").write_text("x,y\n1,2\n3\n")
     with pytest.raises(
         ConversionError, match=r"/raw/train/a.csv:3: line 3: 1 cells; the header has 2"
     ):
         convert()
-    assert list(ledger_of(tmp_path / "out")) == ["train/train/a.csv:3"]
+    assert list(ledger_of(out)) == ["train/train/a.csv:3"]
 
 
 def test_a_column_that_only_some_tables_have_is_named_with_a_way_out(raw, convert):
@@ -370,10 +362,10 @@ def test_a_column_that_only_some_tables_have_is_named_with_a_way_out(raw, conver
         convert()
 
 
-def test_the_units_and_markers_of_a_run_are_in_the_schema(raw, convert, tmp_path):
+def test_the_units_and_markers_of_a_run_are_in_the_schema(raw, convert, out):
     (raw / "train.csv").write_text("x\n1.5\nlost\n")
     convert("--missing-values=lost")
-    page = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    page = json.loads((out / "manifest.json").read_text())
     assert page["schema"]["table"]["missing_values"] == ["lost"]
 
 
@@ -546,7 +538,7 @@ def test_a_cell_that_folder_and_file_state_is_refused_wherever_it_is(raw, conver
         convert("--overwrite")
 
 
-def test_images_of_tables_in_folders_have_the_labels_of_the_folders(raw, convert, tmp_path):
+def test_images_of_tables_in_folders_have_the_labels_of_the_folders(raw, convert, out):
     for label in ("cat", "dog"):
         folder = raw / "train.csv" / f"label={label}"
         folder.mkdir(parents=True)
@@ -555,7 +547,7 @@ def test_images_of_tables_in_folders_have_the_labels_of_the_folders(raw, convert
     (raw / "more").mkdir()
     columns, _, printed = convert("--image-column=f", "--label-column=label", "--max-bad-records=2")
     assert of_one(columns["image/class/text"]) == [b"cat", b"dog"]
-    assert len(ledger_of(tmp_path / "out")) == 2
+    assert len(ledger_of(out)) == 2
     assert "1 file not read: more. Folders are searched for images" in printed
 
 
@@ -566,12 +558,12 @@ def test_compressed_files_are_recognized_in_any_case(raw, convert, name):
 
 
 def test_a_path_that_goes_up_and_down_again_is_the_same_directory(
-    raw, raw_tables, tmp_path, monkeypatch
+    raw, raw_tables, out, monkeypatch
 ):
     (raw / "train.csv").write_text("a\n3\n")
     monkeypatch.chdir(raw)
-    table_to_gcs.main(["--raw-data-dir=../raw", f"--output={tmp_path}/out"])
-    assert records_of(tmp_path / "out") == [{"a": [3]}]
+    table_to_gcs.main(["--raw-data-dir=../raw", f"--output={out}"])
+    assert records_of(out) == [{"a": [3]}]
 
 
 def test_a_header_of_one_column_may_have_a_comma_in_quotes(raw, convert):

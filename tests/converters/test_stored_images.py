@@ -90,10 +90,10 @@ def test_pictures_that_are_cut_to_8_bits_are_counted(convert, capsys, flags, cou
     assert (note in capsys.readouterr().out) == bool(count)
 
 
-def test_pictures_that_several_rows_name_are_counted_in_each(raw_tables, table, tmp_path, capsys):
+def test_pictures_that_several_rows_name_are_counted_in_each(raw_tables, table, out, capsys):
     table("train.csv", "number,mask\n" + "".join(f"{n},depths.png\n" for n in range(3)))
     (raw_tables.directory / "depths.png").write_bytes(PNGS["depths.png"])
-    raw_tables.convert(tmp_path / "out", "--image-format=jpeg")
+    raw_tables.convert(out, "--image-format=jpeg")
     note = "in 3 of 3 records values of more than 8 bits were cut to 8"
     assert note in capsys.readouterr().out
 
@@ -135,11 +135,11 @@ def test_a_lossy_image_becomes_a_jpeg_and_options_change_that_one_only(convert):
     assert mask == PNGS["palette.png"]
 
 
-def test_a_new_image_to_predict_is_made_what_the_conversion_made_of_it(convert, tmp_path):
+def test_a_new_image_to_predict_is_made_what_the_conversion_made_of_it(convert, out):
     files = {name: data for name, data, _, _ in LOSSLESS} | PNGS
     files["photo.jpg"] = encoded(COLOURS, "JPEG")
     stored = convert(files)
-    schema = read_manifest(str(tmp_path / "out")).schema
+    schema = read_manifest(str(out)).schema
     made = [raw_image(schema, "mask", data, upright=False)["mask"] for data in files.values()]
     assert made == stored
 
@@ -163,17 +163,17 @@ def test_image_format_jpeg_makes_jpegs_of_all_images(convert):
     np.testing.assert_allclose(values_in(stored[2])[2], DEPTHS >> 8, atol=60)
 
 
-def test_the_bytes_of_a_named_file_are_stored_unchanged(convert, tmp_path, capsys):
+def test_the_bytes_of_a_named_file_are_stored_unchanged(convert, out, capsys):
     files = {**PNGS, "scan.tif": encoded(DEPTHS.astype(np.float32), "TIFF"), "any.npy": b"\0\xff\n"}
     assert convert(files, "--columns=mask=file") == list(files.values())
-    assert read_manifest(str(tmp_path / "out")).schema.features["mask"].content == "raw"
+    assert read_manifest(str(out)).schema.features["mask"].content == "raw"
     assert "mask file" in capsys.readouterr().out
 
 
-def test_a_file_that_is_missing_or_not_named_is_listed(table, raw_tables, tmp_path):
+def test_a_file_that_is_missing_or_not_named_is_listed(table, raw_tables, out):
     table("train.jsonl", '{"mask": "none.npy"}\n{"mask": null}\n{"mask": "train.jsonl"}\n')
-    raw_tables.convert(tmp_path / "out", "--columns=mask=file", "--max-bad-records=2")
-    assert list(ledger_of(tmp_path / "out").values()) == [
+    raw_tables.convert(out, "--columns=mask=file", "--max-bad-records=2")
+    assert list(ledger_of(out).values()) == [
         "line 1: no file 'none.npy' can be found",
         "line 2: the file is None; it must be the path of a file, or its bytes",
     ]
@@ -199,11 +199,11 @@ LOST = [
 
 @pytest.mark.parametrize(("name", "data", "flag", "message"), LOST, ids=range(len(LOST)))
 def test_values_that_would_be_lost_are_listed_with_the_remedy(
-    convert, tmp_path, name, data, flag, message
+    convert, out, name, data, flag, message
 ):
     with pytest.raises(ConversionError, match=message):
         convert({name: data}, flag)
-    assert list(ledger_of(tmp_path / "out")) == ["train/train.csv:2"]
+    assert list(ledger_of(out)) == ["train/train.csv:2"]
 
 
 @pytest.mark.parametrize("content", ["--image-column=mask", "--text-column=mask"])
@@ -212,18 +212,18 @@ def test_stored_images_are_refused_where_a_record_has_one_column(convert, conten
         convert(PNGS, content, "--image-format=stored")
 
 
-def test_an_image_column_is_made_of_jpegs_also_from_palettes(convert, raw_tables, tmp_path):
+def test_an_image_column_is_made_of_jpegs_also_from_palettes(convert, raw_tables, out):
     table = "number,mask\n0,palette.png\n"
     raw_tables.directory.mkdir()
     (raw_tables.directory / "train.csv").write_text(table)
     (raw_tables.directory / "palette.png").write_bytes(PNGS["palette.png"])
-    raw_tables.convert(tmp_path / "out", "--image-column=mask", "--image-format=jpeg")
-    (record,) = records_of(tmp_path / "out")
+    raw_tables.convert(out, "--image-column=mask", "--image-format=jpeg")
+    (record,) = records_of(out)
     assert values_in(record["image/encoded"][0])[0] == "JPEG"
 
 
 def test_photographs_and_masks_are_read_as_they_were_and_described(
-    raw_tables, table, tmp_path, capsys, monkeypatch
+    raw_tables, table, tmp_path, out, capsys, monkeypatch
 ):
     monkeypatch.setenv("COLUMNS", "200")
     photo = encoded(COLOURS, "JPEG")
@@ -232,7 +232,7 @@ def test_photographs_and_masks_are_read_as_they_were_and_described(
     table("train.csv", f"photo,mask,depth,one\n{rows}")
     for name, data in files.items():
         (raw_tables.directory / name).write_bytes(data)
-    raw_tables.convert(tmp_path / "out")
+    raw_tables.convert(out)
     ops = [
         DecodeStored("mask", into="mask", shape=(6, 5, 1)),
         DecodeStored("depth", into="depth", shape=(6, 5, 1), dtype="uint16"),
@@ -240,8 +240,8 @@ def test_photographs_and_masks_are_read_as_they_were_and_described(
     ]
     keys = ["mask", "depth", "one"]
     expected = {"mask": INDICES, "depth": DEPTHS, "one": ONES}
-    training = train_dataset(str(tmp_path / "out"), global_batch=2, ops=ops, keys=keys)
-    evaluation = eval_dataset(str(tmp_path / "out"), "train", global_batch=4, ops=ops, keys=keys)
+    training = train_dataset(str(out), global_batch=2, ops=ops, keys=keys)
+    evaluation = eval_dataset(str(out), "train", global_batch=4, ops=ops, keys=keys)
     for batch in (next(iter(training.batches())), *evaluation.batches()):
         for key, values in expected.items():
             assert batch[key].dtype == (np.uint16 if key == "depth" else np.uint8)
@@ -249,9 +249,9 @@ def test_photographs_and_masks_are_read_as_they_were_and_described(
                 np.testing.assert_array_equal(row[..., 0], values)
     capsys.readouterr()
     page = tmp_path / "page.html"
-    describe.main([str(tmp_path / "out"), f"--html={page}"])
+    describe.main([str(out), f"--html={page}"])
     assert page.read_text().count("data:image/png") == 4 * 4
-    describe.main([str(tmp_path / "out")])
+    describe.main([str(out)])
     text = capsys.readouterr().out
     for shown in ("JPEG 5x6 RGB", "PNG 5x6 P", "PNG 5x6 I;16", "PNG 5x6 1"):
         assert shown in text
@@ -259,11 +259,11 @@ def test_photographs_and_masks_are_read_as_they_were_and_described(
 
 
 @pytest.mark.parametrize("link", [False, True])
-def test_a_table_cannot_name_a_file_outside_of_the_raw_data(table, raw_tables, tmp_path, link):
+def test_a_table_cannot_name_a_file_outside_of_the_raw_data(table, raw_tables, tmp_path, out, link):
     secret = tmp_path / "secret"
     secret.write_text("key")
     table("train.jsonl", json.dumps({"mask": "link" if link else str(secret)}) + "\n")
     if link:
         (tmp_path / "raw" / "link").symlink_to(secret)
     with pytest.raises(ConversionError, match=r"the file '\S+ is not below the raw data"):
-        raw_tables.convert(tmp_path / "out", "--columns=mask=file")
+        raw_tables.convert(out, "--columns=mask=file")

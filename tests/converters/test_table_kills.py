@@ -123,9 +123,8 @@ def expected(convert, tmp_path_factory):
     ],
 )
 def test_a_table_that_was_killed_resumes_to_the_same_bytes(
-    convert, expected, tmp_path, kill_at, processes
+    convert, expected, out, kill_at, processes
 ):
-    out = tmp_path / "out"
     code, printed = convert(out, kill_at, processes)
     assert code == -signal.SIGKILL, printed
     code, printed = convert(out)
@@ -140,13 +139,13 @@ def test_a_table_that_was_killed_resumes_to_the_same_bytes(
 
 @pytest.mark.parametrize("kill_at", KILLS_OF_PIECES if SWEEP else KILLS_OF_PIECES[:1])
 def test_a_table_in_pieces_that_was_killed_resumes_to_the_bytes_of_one_that_is_whole(
-    convert, expected, tmp_path, kill_at
+    convert, expected, tmp_path, out, kill_at
 ):
-    code, printed = convert(tmp_path / "out", kill_at, pieces=PIECES)
+    code, printed = convert(out, kill_at, pieces=PIECES)
     assert code == -signal.SIGKILL, printed
     seen = {path: path.stat().st_mtime_ns for path in tmp_path.glob("out/_scratch/survey.*-?")}
     assert len(seen) == (8 if "train" in kill_at else int(kill_at[-1]) + ("after" in kill_at))
-    code, printed = convert(tmp_path / "out", "before:train.*-0", pieces=PIECES)
+    code, printed = convert(out, "before:train.*-0", pieces=PIECES)
     assert code == -signal.SIGKILL, printed
     assert (
         seen.items()
@@ -154,30 +153,26 @@ def test_a_table_in_pieces_that_was_killed_resumes_to_the_bytes_of_one_that_is_w
             path: path.stat().st_mtime_ns for path in tmp_path.glob("out/_scratch/survey.*-?")
         }.items()
     )
-    code, printed = convert(tmp_path / "out", pieces=PIECES)
+    code, printed = convert(out, pieces=PIECES)
     assert code == 0, printed
-    assert digests(tmp_path / "out") == expected
-    assert list((tmp_path / "out/_scratch").iterdir()) == []
+    assert digests(out) == expected
+    assert list((out / "_scratch").iterdir()) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("processes", "pieces"), [*[(2, "")] * SWEEP, ("auto", ""), ("auto", PIECES)]
 )
-def test_two_processes_write_the_same_bytes_of_tables(
-    convert, expected, tmp_path, processes, pieces
-):
-    code, printed = convert(tmp_path / "out", processes=processes, pieces=pieces)
+def test_two_processes_write_the_same_bytes_of_tables(convert, expected, out, processes, pieces):
+    code, printed = convert(out, processes=processes, pieces=pieces)
     assert code == 0, printed
     assert " s in 2 processes, " in printed
     note = "note: 2 processes, because the CPU limits this conversion (--local-processes)"
     assert printed.count(note) == (processes == "auto")
-    summary = json.loads((tmp_path / "out/_summary/train.json").read_text())
+    summary = json.loads((out / "_summary/train.json").read_text())
     assert summary["local_processes"] == 2
-    assert digests(tmp_path / "out") == expected
-    found = {
-        record["note"][0].split()[1]: record["even"] for record in records_of(tmp_path / "out")
-    }
+    assert digests(out) == expected
+    found = {record["note"][0].split()[1]: record["even"] for record in records_of(out)}
     assert found == {str(i).encode(): [1 - i % 2] for i in range(400)}
 
 
@@ -187,11 +182,11 @@ def test_two_processes_write_the_same_bytes_of_tables(
     [*((*end, "") for end in ENDS), ("launcher", signal.SIGINT, "auto", PIECES)],
 )
 def test_after_ctrl_c_and_kills_of_the_launcher_no_process_is_left_and_the_command_resumes(
-    start, convert, expected, tmp_path, of, number, processes, pieces
+    start, convert, expected, tmp_path, out, of, number, processes, pieces
 ):
     place = "half:survey.*-2" if pieces else "half:train-00001-of-*3"
     waits = str(tmp_path / "waits")
-    process, printed = start(tmp_path / "out", place, processes, pieces, STOP_ONE=waits)
+    process, printed = start(out, place, processes, pieces, STOP_ONE=waits)
     while not (tmp_path / "waits").exists():
         assert process.poll() is None, printed.read_text()
         time.sleep(0.05)
@@ -206,9 +201,9 @@ def test_after_ctrl_c_and_kills_of_the_launcher_no_process_is_left_and_the_comma
     _, alive = psutil.wait_procs(group, timeout=30)
     assert not alive
     assert "Traceback" not in printed.read_text()
-    code, again = convert(tmp_path / "out", processes=processes, pieces=pieces)
+    code, again = convert(out, processes=processes, pieces=pieces)
     assert code == 0, again
-    assert digests(tmp_path / "out") == expected
+    assert digests(out) == expected
 
 
 @pytest.mark.slow
@@ -216,12 +211,12 @@ def test_after_ctrl_c_and_kills_of_the_launcher_no_process_is_left_and_the_comma
     ("kill", "pieces"), [("half:train-00001-of-*3", ""), ("half:survey.*-2", PIECES)]
 )
 def test_a_killed_worker_ends_the_command_and_the_next_goes_on(
-    convert, expected, tmp_path, kill, pieces
+    convert, expected, tmp_path, out, kill, pieces
 ):
     killed = str(tmp_path / "killed")
-    code, printed = convert(tmp_path / "out", kill, "auto", pieces, KILL_ONE=killed)
+    code, printed = convert(out, kill, "auto", pieces, KILL_ONE=killed)
     assert code == 2
     assert "error: a worker process died: Worker subprocess exited with return code" in printed
-    code, printed = convert(tmp_path / "out", processes="auto", pieces=pieces)
+    code, printed = convert(out, processes="auto", pieces=pieces)
     assert code == 0, printed
-    assert digests(tmp_path / "out") == expected
+    assert digests(out) == expected

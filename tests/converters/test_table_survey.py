@@ -66,7 +66,7 @@ def test_a_job_says_of_bad_tables_what_is_said_where_they_are_read_here(convert,
     assert convert(files, *options, piece_bytes=200) == whole
 
 
-def test_the_columns_and_a_dry_run_of_tables_in_pieces_are_those_of_whole_ones(convert, tmp_path):
+def test_the_columns_and_a_dry_run_of_tables_in_pieces_are_those_of_whole_ones(convert, out):
     files = {
         "train.csv": csv_of(*ROWS, '7,"\n\n\n\n\n\n\n\n\n\n\n\n",1'),
         "train-1.parquet": pa.table({"a": range(100), "b": ["x", None] * 50, "c": [0.5] * 100}),
@@ -75,7 +75,7 @@ def test_the_columns_and_a_dry_run_of_tables_in_pieces_are_those_of_whole_ones(c
     assert whole[0] == 0
     assert "cells have more than 10 line ends, the first in" in whole[1]
     assert convert(files, "--dry-run", piece_bytes=200) == whole
-    assert not (tmp_path / "out").exists()
+    assert not out.exists()
     note = whole[1].splitlines()[0]
     assert convert(files, piece_bytes=200)[1].startswith(note)
 
@@ -146,8 +146,8 @@ def test_what_was_seen_of_a_table_that_changed_meanwhile_is_not_believed(
     assert "It changed during the conversion" in message
 
 
-def test_what_a_killed_survey_was_writing_is_removed(convert, tmp_path, without_beam):
-    left = tmp_path / "out/_scratch/.survey.0123456789abcdef-0.1.01234567.tmp"
+def test_what_a_killed_survey_was_writing_is_removed(convert, out, without_beam):
+    left = out / "_scratch/.survey.0123456789abcdef-0.1.01234567.tmp"
     left.parent.mkdir(parents=True)
     left.touch()
     assert convert({"train.csv": csv_of(*ROWS)}, piece_bytes=200)[0] == 0
@@ -185,13 +185,13 @@ def test_packed_files_of_pieces_are_removed_where_the_plan_is_refused(
 
 
 def test_of_rows_with_one_key_in_pieces_the_first_line_is_kept_whichever_is_read_first(
-    convert, tmp_path, monkeypatch, without_beam
+    convert, out, monkeypatch, without_beam
 ):
     monkeypatch.setattr(Stages, "flow", staticmethod(lambda numbers: Flow(numbers[::-1])))
     files = {"train.csv": csv_of(*(f"{i % 30},{i},1" for i in range(100)))}
     options = ("--key-column=a", "--max-bad-records=70")
     assert convert(files, *options, piece_bytes=200)[0] == 0
-    assert {record["b"][0] for record in records_of(tmp_path / "out")} == {*range(30)}
+    assert {record["b"][0] for record in records_of(out)} == {*range(30)}
 
 
 def test_a_template_is_made_without_a_job_before_it(convert, monkeypatch):
@@ -261,7 +261,7 @@ def test_pieces_in_which_no_row_begins_are_left_out(convert, tmp_path, end):
 
 
 def test_what_was_seen_of_a_table_of_another_name_is_not_taken_for_it(
-    convert, tmp_path, monkeypatch
+    convert, tmp_path, out, monkeypatch
 ):
     folder = tmp_path / "raw/year=2026"
     folder.mkdir(parents=True)
@@ -270,5 +270,5 @@ def test_what_was_seen_of_a_table_of_another_name_is_not_taken_for_it(
         files = {"year=2026/train.csv": csv_of(*ROWS)}
         convert(files, "--validation-fraction=0.1", piece_bytes=200)
     assert list(tmp_path.glob("out/_scratch/survey.*"))
-    assert table_to_gcs.main([f"--raw-data-dir={folder}", f"--output={tmp_path}/out"]) == 0
+    assert table_to_gcs.main([f"--raw-data-dir={folder}", f"--output={out}"]) == 0
     assert list(tmp_path.glob("out/_scratch/*")) == []  # nor does that of before stay

@@ -32,20 +32,20 @@ WRONG = [
 
 @pytest.mark.parametrize(("flags", "error", "message"), WRONG, ids=lambda value: str(value)[:40])
 def test_a_wrong_option_is_one_clear_error_and_writes_nothing(
-    raw_tables, tmp_path, flags, error, message
+    raw_tables, out, flags, error, message
 ):
     with pytest.raises(error, match=message):
-        raw_tables.write().convert(tmp_path / "out", *flags)
-    assert not (tmp_path / "out").exists()
+        raw_tables.write().convert(out, *flags)
+    assert not out.exists()
 
 
 @pytest.mark.parametrize(
     "flags", [("--image-column=file", "--text-column=note"), (*IMAGES, "--target-columns=weight")]
 )
-def test_options_that_exclude_each_other_are_one_line(raw_tables, tmp_path, flags):
+def test_options_that_exclude_each_other_are_one_line(raw_tables, out, flags):
     excluded = f"argument {flags[-1].split('=')[0]}: not allowed with argument --.*"
     with pytest.raises(OptionError, match=rf"\A{excluded}\Z"):
-        raw_tables.write().convert(tmp_path / "out", *flags)
+        raw_tables.write().convert(out, *flags)
 
 
 @pytest.mark.parametrize(
@@ -58,20 +58,20 @@ def test_options_that_exclude_each_other_are_one_line(raw_tables, tmp_path, flag
     ],
 )  # fmt: skip
 def test_a_layout_that_is_not_quite_right_is_one_clear_error(
-    table, raw_tables, tmp_path, name, text, error, message
+    table, raw_tables, out, name, text, error, message
 ):
     table(name, text)
     with pytest.raises(error, match=message):
-        raw_tables.convert(tmp_path / "out", "--text-column=text", "--label-column=label")
+        raw_tables.convert(out, "--text-column=text", "--label-column=label")
 
 
 def test_a_table_without_a_split_is_noted_with_its_likely_purpose(
-    table, raw_tables, tmp_path, capsys
+    table, raw_tables, tmp_path, out, capsys
 ):
     table("train.csv", "text,label\nsome,b\n")
     table("labels.csv", "a\nb\n")
     flags = ("--text-column=text", "--label-column=label")
-    raw_tables.convert(tmp_path / "out", *flags)
+    raw_tables.convert(out, *flags)
     assert (
         "note: 1 file not read: labels.csv. The names of tables begin with a split. Rename those"
         in capsys.readouterr().out

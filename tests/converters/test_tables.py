@@ -25,9 +25,9 @@ pytestmark = pytest.mark.usefixtures("without_beam")
 IMAGES = ("--image-column=file", "--label-column=animal")
 
 
-def test_every_image_arrives_with_its_label_and_bad_rows_are_listed_by_line(raw_tables, tmp_path):
-    raw_tables.write().convert(tmp_path / "out", *IMAGES, "--max-bad-records=4")
-    found = records_of(tmp_path / "out", "train") + records_of(tmp_path / "out", "validation")
+def test_every_image_arrives_with_its_label_and_bad_rows_are_listed_by_line(raw_tables, out):
+    raw_tables.write().convert(out, *IMAGES, "--max-bad-records=4")
+    found = records_of(out, "train") + records_of(out, "validation")
     assert len(found) == len(raw_tables.images) == 28
     for record in found:
         (name,), (label,) = record["image/filename"], record["image/class/label"]
@@ -39,13 +39,13 @@ def test_every_image_arrives_with_its_label_and_bad_rows_are_listed_by_line(raw_
         assert image.size == (record["image/width"][0], record["image/height"][0])
         if name.endswith(b"jpg"):
             assert record["image/encoded"][0] == raw_tables.images[f"img/{name.decode()}"]
-    assert ledger_of(tmp_path / "out", "train") == {
+    assert ledger_of(out, "train") == {
         "train/img/none.jpg": "line 6: no file 'img/none.jpg' can be found",
         "train/img/0.jpg": "duplicate key: another record of this split has the same name",
         "train/train-1.csv:12": "line 12: 2 cells; the header has 4",
         "train/train-1.csv:13": "line 13: not a csv row: unexpected end of data",
     }
-    labels = read_manifest(str(tmp_path / "out")).labels
+    labels = read_manifest(str(out)).labels
     assert (labels.key, labels.base, labels.names) == ("image/class/label", 1, ("cat", "dog"))
 
 
@@ -92,7 +92,7 @@ def test_the_order_of_rows_and_their_cut_into_tables_change_no_byte(
 
 
 def test_paths_may_be_absolute_or_contain_dots_and_invalid_ones_are_listed(
-    raw_tables, table, tmp_path
+    raw_tables, table, tmp_path, out
 ):
     raw_tables.write_images()
     outside = tmp_path / "elsewhere.jpg"
@@ -111,11 +111,11 @@ def test_paths_may_be_absolute_or_contain_dots_and_invalid_ones_are_listed(
         "train.jsonl",
         "".join(json.dumps({"file": name}) + "\n" for name in [*good, *bad, None, 1.5, ["x"]]),
     )
-    raw_tables.convert(tmp_path / "out", "--image-column=file", "--max-bad-records=10")
-    images = {record["image/encoded"][0] for record in records_of(tmp_path / "out", "train")}
+    raw_tables.convert(out, "--image-column=file", "--max-bad-records=10")
+    images = {record["image/encoded"][0] for record in records_of(out, "train")}
     assert images == {raw_tables.images[f"img/{i}.jpg"] for i in range(3)}
-    assert len(records_of(tmp_path / "out", "train")) == 4
-    errors = ledger_of(tmp_path / "out", "train")
+    assert len(records_of(out, "train")) == 4
+    errors = ledger_of(out, "train")
     assert (
         errors["train/train.jsonl:5"]
         == "line 5: 'file' is ''; it must be text, without zero bytes and not empty"
@@ -156,23 +156,20 @@ def test_in_a_bucket_a_path_goes_up_as_on_a_disk_and_what_is_missing_is_listed(b
     ]
 
 
-def test_a_key_column_allows_one_image_in_several_rows(raw_tables, table, tmp_path):
+def test_a_key_column_allows_one_image_in_several_rows(raw_tables, table, out):
     raw_tables.write_images()
     rows = [{"id": i, "file": f"img/{i // 2}.jpg", "animal": "cat"} for i in range(8)]
     table("train.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    raw_tables.convert(tmp_path / "out", *IMAGES, "--key-column=id")
-    names = [record["image/filename"][0] for record in records_of(tmp_path / "out", "train")]
+    raw_tables.convert(out, *IMAGES, "--key-column=id")
+    names = [record["image/filename"][0] for record in records_of(out, "train")]
     assert sorted(names) == sorted(b"%d.jpg" % (i // 2) for i in range(8))
 
 
-def test_one_set_is_split_by_a_hash_of_the_keys(raw_tables, tmp_path):
+def test_one_set_is_split_by_a_hash_of_the_keys(raw_tables, out):
     raw_tables.tables = {"all.csv": ["file,animal", *(f"{name},cat" for name in raw_tables.images)]}
-    raw_tables.write().convert(tmp_path / "out", *IMAGES, "--validation-fraction=0.3")
+    raw_tables.write().convert(out, *IMAGES, "--validation-fraction=0.3")
     names = {
-        split: {
-            f"img/{record['image/filename'][0].decode()}"
-            for record in records_of(tmp_path / "out", split)
-        }
+        split: {f"img/{record['image/filename'][0].decode()}" for record in records_of(out, split)}
         for split in ("train", "validation")
     }
     assert names["validation"] == {
@@ -246,15 +243,11 @@ def test_rows_held_out_stay_so_whatever_is_added_and_however_they_are_stored(tmp
     assert all(found["csv"])
 
 
-def test_equal_rows_are_in_one_split_and_few_different_ones_warn_with_the_numbers(tmp_path):
+def test_equal_rows_are_in_one_split_and_few_different_ones_warn_with_the_numbers(tmp_path, out):
     write_rows(tmp_path / "raw/all.csv", [*HOUSES[:8] * 30, *HOUSES[8:10]])
     flags = ["--columns=name=text,tags=skip", "--validation-fraction=0.5"]
-    table_to_gcs.main(
-        [f"--raw-data-dir={tmp_path / 'raw'}", f"--output={tmp_path / 'out'}", *flags]
-    )
-    train, validation = (
-        held_out(tmp_path / "out", split, "name") for split in ("train", "validation")
-    )
+    table_to_gcs.main([f"--raw-data-dir={tmp_path / 'raw'}", f"--output={out}", *flags])
+    train, validation = (held_out(out, split, "name") for split in ("train", "validation"))
     assert {*train}.isdisjoint(validation)
     assert len(train) + len(validation) == 242
     for split, names in (("train", train), ("validation", validation)):
@@ -270,35 +263,31 @@ def test_equal_rows_are_in_one_split_and_few_different_ones_warn_with_the_number
         )
 
 
-def test_targets_arrive_as_float32_and_invalid_numbers_are_listed(table, tmp_path, raw_tables):
+def test_targets_arrive_as_float32_and_invalid_numbers_are_listed(table, out, raw_tables):
     texts = ["1.5,-2e3", "0.1,7", ",1", "nan,1", "1,inf", "1e39,1", "1_000,1", "x,1", " 3 ,4"]
     table(
         "train.csv", "text,a,b\n" + "".join(f'"row {i}",{text}\n' for i, text in enumerate(texts))
     )
     flags = ("--text-column=text", "--target-columns=b,a", "--max-bad-records=6")
-    raw_tables.convert(tmp_path / "out", *flags)
-    found = {
-        record["text"][0]: record["target"] for record in records_of(tmp_path / "out", "train")
-    }
+    raw_tables.convert(out, *flags)
+    found = {record["text"][0]: record["target"] for record in records_of(out, "train")}
     assert found == {
         b"row 0": [-2000.0, 1.5],
         b"row 1": [7.0, float(np.float32(0.1))],
         b"row 8": [4.0, 3.0],
     }
-    errors = ledger_of(tmp_path / "out", "train")
+    errors = ledger_of(out, "train")
     assert (
         errors["train/train.csv:4"]
         == "line 4: 'a' has no value; it must be a finite number within float32"
     )
     assert set(errors) == {f"train/train.csv:{line}" for line in range(4, 10)}
-    manifest = read_manifest(str(tmp_path / "out"))
+    manifest = read_manifest(str(out))
     assert (manifest.schema.features["target"].shape, manifest.labels) == ((2,), None)
     assert manifest.schema.features["target"].doc == "b, a"
 
 
-def test_texts_with_quotes_and_new_lines_arrive_whole_from_csv_and_jsonl(
-    table, tmp_path, raw_tables
-):
+def test_texts_with_quotes_and_new_lines_arrive_whole_from_csv_and_jsonl(table, out, raw_tables):
     texts = ['say "hi"', "two\nlines", "Käse 🧀, süß", "a\r\nb", "  spaces  "]
     table(
         "train.csv",
@@ -316,36 +305,29 @@ def test_texts_with_quotes_and_new_lines_arrive_whole_from_csv_and_jsonl(
             ]
         ),
     )
-    raw_tables.convert(
-        tmp_path / "out", "--text-column=text", "--label-column=label", "--max-bad-records=2"
-    )
+    raw_tables.convert(out, "--text-column=text", "--label-column=label", "--max-bad-records=2")
     for split in ("train", "test"):
         found = {
-            record["label"][0]: record["text"][0].decode()
-            for record in records_of(tmp_path / "out", split)
+            record["label"][0]: record["text"][0].decode() for record in records_of(out, split)
         }
         assert found == dict(enumerate(texts))
-    assert ledger_of(tmp_path / "out", "test") == {
+    assert ledger_of(out, "test") == {
         "test/test.jsonl:6": r"line 6: 'text' is '\ud800', which is not Unicode text",
         "test/test.jsonl:7": "line 7: 'label' is 1.5; a label is a text of one line, or an integer",
     }
-    assert read_manifest(str(tmp_path / "out")).labels.names == ("0", "1", "2", "3", "4")
+    assert read_manifest(str(out)).labels.names == ("0", "1", "2", "3", "4")
 
 
-def test_rows_may_have_several_labels_which_tfds_reads(table, tmp_path, raw_tables):
+def test_rows_may_have_several_labels_which_tfds_reads(table, tmp_path, out, raw_tables):
     table("train.csv", "text,tags\na,x|y\nb,\nc,y\nd,x|x\ne,x||y\n")
-    raw_tables.convert(
-        tmp_path / "out", "--text-column=text", "--labels-column=tags", "--max-bad-records=2"
-    )
-    found = {
-        record["text"][0]: record["labels"] for record in records_of(tmp_path / "out", "train")
-    }
+    raw_tables.convert(out, "--text-column=text", "--labels-column=tags", "--max-bad-records=2")
+    found = {record["text"][0]: record["labels"] for record in records_of(out, "train")}
     assert found == {b"a": [0, 1], b"b": [], b"c": [1]}
-    assert ledger_of(tmp_path / "out", "train") == {
+    assert ledger_of(out, "train") == {
         "train/train.csv:5": "line 5: 'tags' has a label twice: 'x|x'",
         "train/train.csv:6": "line 6: 'tags' is ''; a label is a text of one line, or an integer",
     }
-    builder = tfds.builder_from_directory(str(tmp_path / "out"))
+    builder = tfds.builder_from_directory(str(out))
     read = {
         example["text"].numpy(): list(example["labels"].numpy())
         for example in builder.as_dataset(split="train")
@@ -353,17 +335,13 @@ def test_rows_may_have_several_labels_which_tfds_reads(table, tmp_path, raw_tabl
     assert read == found
     assert builder.info.features["labels"].feature.names == ["x", "y"]
     builder.info.features.save_config(tmp_path)
-    assert (tmp_path / "features.json").read_text() == (tmp_path / "out/features.json").read_text()
+    assert (tmp_path / "features.json").read_text() == (out / "features.json").read_text()
 
 
-def test_the_first_object_of_a_json_table_may_lack_a_column(table, raw_tables, tmp_path):
+def test_the_first_object_of_a_json_table_may_lack_a_column(table, raw_tables, out):
     table("train.jsonl", '{"text": "a"}\n{"text": "b", "tags": ["x"]}\n')
-    raw_tables.convert(
-        tmp_path / "out", "--text-column=text", "--labels-column=tags", "--max-bad-records=1"
-    )
-    assert ledger_of(tmp_path / "out", "train") == {
-        "train/train.jsonl:1": "line 1: no 'tags' in it"
-    }
+    raw_tables.convert(out, "--text-column=text", "--labels-column=tags", "--max-bad-records=1")
+    assert ledger_of(out, "train") == {"train/train.jsonl:1": "line 1: no 'tags' in it"}
 
 
 def test_blanks_around_a_label_are_stripped(table, raw_tables, tmp_path):
@@ -392,13 +370,13 @@ def test_blanks_around_a_label_are_stripped(table, raw_tables, tmp_path):
 
 
 def test_classes_are_those_of_all_splits_sorted_as_numbers_if_they_are_and_a_label_file_has_its_own_order(
-    table, tmp_path, raw_tables
+    table, tmp_path, out, raw_tables
 ):
     table("train.csv", "text,label\na,10\nb,9\n")
     table("test.csv", "text,label\nc,100\n")
     flags = ("--text-column=text", "--label-column=label")
-    raw_tables.convert(tmp_path / "out", *flags, "--splits=train")
-    assert read_manifest(str(tmp_path / "out")).labels.names == ("9", "10", "100")
+    raw_tables.convert(out, *flags, "--splits=train")
+    assert read_manifest(str(out)).labels.names == ("9", "10", "100")
     (tmp_path / "classes").write_text("10\n9\n")
     with pytest.raises(ConversionError, match="split 'test': 1 bad record"):
         raw_tables.convert(tmp_path / "by_file", *flags, f"--label-file={tmp_path}/classes")
@@ -411,9 +389,9 @@ def test_classes_are_those_of_all_splits_sorted_as_numbers_if_they_are_and_a_lab
     }
 
 
-def test_a_text_that_is_changed_in_place_is_another_plan(table, tmp_path, raw_tables):
+def test_a_text_that_is_changed_in_place_is_another_plan(table, out, raw_tables):
     table("train.csv", "text\nold\n")
-    raw_tables.convert(tmp_path / "out", "--text-column=text")
+    raw_tables.convert(out, "--text-column=text")
     table("train.csv", "text\nnew\n")
     with pytest.raises(ConversionError, match="--overwrite"):
-        raw_tables.convert(tmp_path / "out", "--text-column=text")
+        raw_tables.convert(out, "--text-column=text")

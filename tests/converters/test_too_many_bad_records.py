@@ -74,8 +74,7 @@ def digest(out):
     return read_manifest(str(out)).splits["train"].plan_digest
 
 
-def test_too_many_stop_the_conversion_and_a_run_that_allows_them_lists_each(convert, tmp_path):
-    out = tmp_path / "out"
+def test_too_many_stop_the_conversion_and_a_run_that_allows_them_lists_each(convert, out):
     with pytest.raises(
         ConversionError, match=r"1,\d+ bad records; --max-bad-records allows 0:\n(  .+\n){11}"
     ):
@@ -99,26 +98,28 @@ def test_how_many_are_allowed_is_no_part_of_the_plan(convert, tmp_path):
     assert digest(tmp_path / str(BAD)) == digest(tmp_path / "99999")
 
 
-def test_a_dry_run_stops_as_well_or_lists_as_many(tmp_path, capsys):
+def test_a_dry_run_stops_as_well_or_lists_as_many(tmp_path, out, capsys):
     def dry_run(kind):
         command, files, options = KINDS[kind]
         write(tmp_path / kind, files)
-        place = [f"--raw-data-dir={tmp_path / kind}", f"--output={tmp_path}/out"]
+        place = [f"--raw-data-dir={tmp_path / kind}", f"--output={out}"]
         return command.main([*place, *options, "--dry-run"])
 
     with pytest.raises(ConversionError, match="bad records; --max-bad-records allows 0"):
         dry_run("empty documents")
     assert dry_run("rows whose keys are equal") == 1
     assert capsys.readouterr().out.count("  rejected: ") == 1000
-    assert not (tmp_path / "out").exists()
+    assert not out.exists()
 
 
-def test_too_many_in_several_tables_are_not_listed_and_the_list_of_a_finished_run_stays(tmp_path):
+def test_too_many_in_several_tables_are_not_listed_and_the_list_of_a_finished_run_stays(
+    tmp_path, out
+):
     bad = csv("text,n", *["a,1", *["1"] * 40] * 10)
     write(tmp_path / "raw", {f"train-{i}.csv": bad for i in range(3)})
-    command = [f"--raw-data-dir={tmp_path}/raw", f"--output={tmp_path}/out", "--text-column=text"]
+    command = [f"--raw-data-dir={tmp_path}/raw", f"--output={out}", "--text-column=text"]
     command += ["--num-train-shards=3"]  # about 400 for each
-    listed = tmp_path / "out/_rejects/train.jsonl"
+    listed = out / "_rejects/train.jsonl"
     for _ in range(2):
         with pytest.raises(ConversionError, match="1,200 bad records; --max-bad-records allows 0"):
             table_to_gcs.main(command)
@@ -127,7 +128,7 @@ def test_too_many_in_several_tables_are_not_listed_and_the_list_of_a_finished_ru
     with pytest.raises(ConversionError, match="1,200 bad records"):
         table_to_gcs.main(command)
     assert len(listed.read_text().splitlines()) == 1200
-    assert verify([str(tmp_path / "out")]) == 0
+    assert verify([str(out)]) == 0
 
 
 ROWS = 30_000  # far more than are allowed
@@ -142,7 +143,7 @@ READERS = {
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_rows_far_beyond_the_limit_are_not_read(reader, tmp_path, monkeypatch):
+def test_rows_far_beyond_the_limit_are_not_read(reader, tmp_path, out, monkeypatch):
     place, name, command, options, most = READERS[reader]
     original, rows = getattr(place, name), []
 
@@ -156,22 +157,20 @@ def test_rows_far_beyond_the_limit_are_not_read(reader, tmp_path, monkeypatch):
     monkeypatch.setattr(blocks, "PIECE_BYTES", 1 << 12)  # 2048 rows
     write(tmp_path / "raw", {"t.csv": csv("a,b", *["1"] * ROWS)})
     with pytest.raises((ConversionError, RawDataError), match="--max-bad-records"):
-        command.main(
-            [f"--raw-data-dir={tmp_path}/raw", f"--output={tmp_path}/out", ONE_SET, *options]
-        )
+        command.main([f"--raw-data-dir={tmp_path}/raw", f"--output={out}", ONE_SET, *options])
     assert 1000 < len(rows) <= most
 
 
-def test_as_many_bad_rows_as_can_be_listed_are_listed(tmp_path):
+def test_as_many_bad_rows_as_can_be_listed_are_listed(tmp_path, out):
     write(tmp_path / "raw", {"t.csv": csv("a,b", "1,2", *["1"] * 1000)})
-    command = [f"--raw-data-dir={tmp_path}/raw", f"--output={tmp_path}/out", ONE_SET]
+    command = [f"--raw-data-dir={tmp_path}/raw", f"--output={out}", ONE_SET]
     with pytest.raises(ConversionError, match=r"1,000 bad records[\s\S]*All are listed in"):
         table_to_gcs.main(command)
-    assert len((tmp_path / "out/_rejects/train.jsonl").read_text().splitlines()) == 1000
+    assert len((out / "_rejects/train.jsonl").read_text().splitlines()) == 1000
 
 
-def test_tables_without_a_good_row_say_what_is_wrong_with_the_first_ones(tmp_path):
-    command = [f"--raw-data-dir={tmp_path}/raw", f"--output={tmp_path}/out", ONE_SET]
+def test_tables_without_a_good_row_say_what_is_wrong_with_the_first_ones(tmp_path, out):
+    command = [f"--raw-data-dir={tmp_path}/raw", f"--output={out}", ONE_SET]
     write(tmp_path / "raw", {"t.csv": csv("a,b", "1;2", "3", "4,5,6", "7")})
     with pytest.raises(RawDataError) as error:
         table_to_gcs.main([*command, "--label-column=b"])

@@ -184,11 +184,11 @@ UNCHANGED = {
 
 
 @pytest.mark.parametrize("write_raw", UNCHANGED, ids=lambda function: function.__name__)
-def test_plans_and_shards_are_unchanged(tmp_path, write_raw):
+def test_plans_and_shards_are_unchanged(tmp_path, out, write_raw):
     plans, shards = UNCHANGED[write_raw]
     main, flags = write_raw(tmp_path / "raw")
-    main([f"--raw-data-dir={tmp_path / 'raw'}", f"--gcs-output-path={tmp_path / 'out'}", *flags])
-    (manifest,) = (tmp_path / "out").rglob("manifest.json")  # TFDS's schema is in a directory below
+    main([f"--raw-data-dir={tmp_path / 'raw'}", f"--gcs-output-path={out}", *flags])
+    (manifest,) = out.rglob("manifest.json")  # TFDS's schema is in a directory below
     written = b"".join(path.read_bytes() for path in sorted(manifest.parent.glob("*-of-*")))
     splits = read_manifest(str(manifest.parent)).splits
     assert {split: entry.plan_digest for split, entry in splits.items()} == plans

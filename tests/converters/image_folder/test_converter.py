@@ -37,11 +37,9 @@ def images_of(raw):
     }
 
 
-def test_every_image_arrives_once_under_its_folders_name_and_number(raw_image_folder, tmp_path):
-    raw_image_folder.write("train").convert(
-        tmp_path / "out", "--max-bad-records=3", "--num-train-shards=3"
-    )
-    records = single(records_of(tmp_path / "out", "train"))
+def test_every_image_arrives_once_under_its_folders_name_and_number(raw_image_folder, out):
+    raw_image_folder.write("train").convert(out, "--max-bad-records=3", "--num-train-shards=3")
+    records = single(records_of(out, "train"))
     assert names(records) == images_of(raw_image_folder)
     assert len(records) == 24
     for record in records:
@@ -51,7 +49,7 @@ def test_every_image_arrives_once_under_its_folders_name_and_number(raw_image_fo
         assert image.size == (record["image/width"], record["image/height"])
         if file.endswith(".jpeg"):
             assert record["image/encoded"] == raw_image_folder.files[class_name][file]
-    entry = read_manifest(str(tmp_path / "out"))
+    entry = read_manifest(str(out))
     assert entry.split("train").fixups == {"alpha_on_white": 6, "png_to_jpeg": 9, "webp_to_jpeg": 3}
     assert entry.labels.names == ("cat", "dog", "grey eel")
 
@@ -72,13 +70,9 @@ def test_both_layouts_and_both_names_for_validation_give_one_set_of_shards(
     }
 
 
-def test_a_fraction_cuts_one_set_of_folders_in_two_without_loss(raw_image_folder, tmp_path):
-    raw_image_folder.write().convert(
-        tmp_path / "out", "--max-bad-records=3", "--validation-fraction=0.3"
-    )
-    train, validation = (
-        names(single(records_of(tmp_path / "out", split))) for split in ("train", "validation")
-    )
+def test_a_fraction_cuts_one_set_of_folders_in_two_without_loss(raw_image_folder, out):
+    raw_image_folder.write().convert(out, "--max-bad-records=3", "--validation-fraction=0.3")
+    train, validation = (names(single(records_of(out, split))) for split in ("train", "validation"))
     assert train | validation == images_of(raw_image_folder)
     assert not train & validation
     assert validation == {
@@ -124,7 +118,7 @@ def test_the_validation_split_depends_on_names_and_grows_with_the_fraction():
     ]
 
 
-def test_files_that_are_not_images_are_listed_and_hidden_files_ignored(raw_image_folder, tmp_path):
+def test_files_that_are_not_images_are_listed_and_hidden_files_ignored(raw_image_folder, out):
     raw_image_folder.write("train")
     train = raw_image_folder.directory / "train"
     (train / "README.md").write_text("beside the classes")
@@ -133,10 +127,10 @@ def test_files_that_are_not_images_are_listed_and_hidden_files_ignored(raw_image
     (train / "cat/empty folder").mkdir()
     (train / "dog/empty.png").write_bytes(b"")
     with pytest.raises(ConversionError, match=r"split 'train': 5 bad records") as refused:
-        raw_image_folder.convert(tmp_path / "out")
+        raw_image_folder.convert(out)
     # by its path, not by its key
     assert f"  {train}/cat/notes.txt: not a JPEG" in str(refused.value)
-    assert ledger_of(tmp_path / "out") == {
+    assert ledger_of(out) == {
         "train/README.md": "a file beside the class folders: it has no class",
         "train/dog/empty.png": "an empty file, or a link to none",
         **{
@@ -146,7 +140,7 @@ def test_files_that_are_not_images_are_listed_and_hidden_files_ignored(raw_image
     }
 
 
-def test_files_in_folders_below_a_class_folder_belong_to_the_class(raw_image_folder, tmp_path):
+def test_files_in_folders_below_a_class_folder_belong_to_the_class(raw_image_folder, out):
     raw_image_folder.write("train")
     cats = raw_image_folder.directory / "train/cat"
     for place in ("2024/05", "2025", ".thumbnails/05"):
@@ -154,8 +148,8 @@ def test_files_in_folders_below_a_class_folder_belong_to_the_class(raw_image_fol
         shutil.copy(cats / "0.jpeg", cats / place / "0.jpeg")
     (cats / "2025/linked").symlink_to(cats / "2024")
     (cats / "2025/circle").symlink_to(cats)
-    raw_image_folder.convert(tmp_path / "out", "--max-bad-records=3")
-    records = single(records_of(tmp_path / "out"))
+    raw_image_folder.convert(out, "--max-bad-records=3")
+    records = single(records_of(out))
     copies = [r for r in records if r["image/filename"] == b"0.jpeg"]
     assert [(r["image/class/text"], r["image/class/label"]) for r in copies] == [(b"cat", 1)] * 4
     assert len(records) == 24 + 3
@@ -188,13 +182,13 @@ def test_splits_are_known_by_all_their_usual_names(raw_image_folder, tmp_path, n
     assert [s.tag for s in find_folders(f"{tmp_path}/a.zip", [], None).sources] == ["Train"]
 
 
-def test_classes_are_those_of_all_splits_whichever_are_converted(raw_image_folder, tmp_path):
+def test_classes_are_those_of_all_splits_whichever_are_converted(raw_image_folder, out):
     raw_image_folder.write("train")
     del raw_image_folder.files["cat"]
-    raw_image_folder.write("test").convert(tmp_path / "out", "--splits=test", "--max-bad-records=2")
-    assert {r["image/class/label"] for r in single(records_of(tmp_path / "out", "test"))} == {2, 3}
-    raw_image_folder.convert(tmp_path / "out", "--splits=train", "--max-bad-records=3")
-    manifest = read_manifest(str(tmp_path / "out"))
+    raw_image_folder.write("test").convert(out, "--splits=test", "--max-bad-records=2")
+    assert {r["image/class/label"] for r in single(records_of(out, "test"))} == {2, 3}
+    raw_image_folder.convert(out, "--splits=train", "--max-bad-records=3")
+    manifest = read_manifest(str(out))
     assert {split: entry.num_records for split, entry in manifest.splits.items()} == {
         "test": 16,
         "train": 24,
@@ -202,7 +196,7 @@ def test_classes_are_those_of_all_splits_whichever_are_converted(raw_image_folde
 
 
 def test_names_need_not_be_utf8_nor_ascii_but_those_of_classes_must_be_text(
-    raw_image_folder, tmp_path
+    raw_image_folder, tmp_path, out
 ):
     raw_image_folder.files = {
         "Käse 🧀": dict(raw_image_folder.files["cat"]),
@@ -211,11 +205,9 @@ def test_names_need_not_be_utf8_nor_ascii_but_those_of_classes_must_be_text(
     raw_image_folder.files["Käse 🧀"]["odd \udcff name.jpeg"] = raw_image_folder.files["dog"][
         "100.jpeg"
     ]
-    raw_image_folder.write("train").convert(tmp_path / "out", "--max-bad-records=2")
+    raw_image_folder.write("train").convert(out, "--max-bad-records=2")
     odd = [
-        r
-        for r in single(records_of(tmp_path / "out", "train"))
-        if r["image/filename"] == b"odd \xff name.jpeg"
+        r for r in single(records_of(out, "train")) if r["image/filename"] == b"odd \xff name.jpeg"
     ]
     assert [r["image/class/text"].decode() for r in odd] == ["Käse 🧀"]
     (raw_image_folder.directory / "train/odd \udcff class").mkdir()
@@ -225,15 +217,15 @@ def test_names_need_not_be_utf8_nor_ascii_but_those_of_classes_must_be_text(
         raw_image_folder.convert(tmp_path / "again")
 
 
-def test_options_change_the_images_and_the_plan(raw_image_folder, tmp_path):
+def test_options_change_the_images_and_the_plan(raw_image_folder, out):
     flags = ("--max-bad-records=3", "--validation-fraction=0")
-    raw_image_folder.write().convert(tmp_path / "out", *flags)
+    raw_image_folder.write().convert(out, *flags)
     with pytest.raises(ConversionError, match="--overwrite"):
-        raw_image_folder.convert(tmp_path / "out", *flags, "--max-side=12")
-    raw_image_folder.convert(tmp_path / "out", *flags, "--max-side=12", "--overwrite")
-    records = single(records_of(tmp_path / "out", "train"))
+        raw_image_folder.convert(out, *flags, "--max-side=12")
+    raw_image_folder.convert(out, *flags, "--max-side=12", "--overwrite")
+    records = single(records_of(out, "train"))
     assert {max(r["image/width"], r["image/height"]) for r in records} == {12}
-    assert read_manifest(str(tmp_path / "out")).split("train").fixups["scaled_down"] == 24
+    assert read_manifest(str(out)).split("train").fixups["scaled_down"] == 24
 
 
 def test_sizes_are_predicted_within_a_few_bytes_where_images_stay_as_they_are(raw_image_folder):
@@ -263,11 +255,11 @@ WRONG = [
 
 @pytest.mark.parametrize(("flags", "error", "message"), WRONG, ids=lambda value: str(value)[:30])
 def test_a_wrong_option_is_one_clear_error_and_writes_nothing(
-    raw_image_folder, tmp_path, flags, error, message
+    raw_image_folder, out, flags, error, message
 ):
     with pytest.raises(error, match=message):
-        raw_image_folder.write().convert(tmp_path / "out", *flags)
-    assert not (tmp_path / "out").exists()
+        raw_image_folder.write().convert(out, *flags)
+    assert not out.exists()
 
 
 @pytest.mark.parametrize(
@@ -287,29 +279,31 @@ def test_a_layout_that_is_not_quite_right_is_one_clear_error(tmp_path, folders, 
         find_folders(str(tmp_path), [], fraction and HeldOut(fraction))
 
 
-def test_the_summary_counts_exif_rotations_and_animated_gifs(raw_image_folder, tmp_path, capsys):
+def test_the_summary_counts_exif_rotations_and_animated_gifs(
+    raw_image_folder, tmp_path, out, capsys
+):
     exif = Image.Exif()
     exif[0x0112] = 6
     cats = raw_image_folder.files["cat"]
     cats |= {f"turned {i}.jpg": make_image(i, "JPEG", exif=exif) for i in range(3)}
     cats["still.gif"], cats["moving.gif"] = make_image(7, "GIF"), gif_of([0, 255])
     flags = ("--max-bad-records=3", "--validation-fraction=0")
-    raw_image_folder.write().convert(tmp_path / "out", *flags)
+    raw_image_folder.write().convert(out, *flags)
     said = [
         "in 3 of 29 records an EXIF rotation was not applied, and most readers ignore it; --apply-orientation turns "
         "such images upright.",
         "in 1 of 29 records only the first frame of an animated GIF was taken.",
     ]
-    summary = json.loads((tmp_path / "out/_summary/train.json").read_text())
+    summary = json.loads((out / "_summary/train.json").read_text())
     assert summary["warnings"][:2] == said
     printed = capsys.readouterr().out
     assert all(f"warning: {line}\n" in printed for line in said)
-    fixups = read_manifest(str(tmp_path / "out")).split("train").fixups
+    fixups = read_manifest(str(out)).split("train").fixups
     assert (fixups["gif_to_jpeg"], fixups["first_frame_only"]) == (2, 1)
     raw_image_folder.convert(tmp_path / "upright", *flags, "--apply-orientation")
     upright = read_manifest(str(tmp_path / "upright"))
     assert upright.split("train").fixups["turned_upright"] == 3
-    assert upright.schema == replace(read_manifest(str(tmp_path / "out")).schema, upright=True)
+    assert upright.schema == replace(read_manifest(str(out)).schema, upright=True)
     assert "EXIF" not in capsys.readouterr().out
 
 
@@ -319,21 +313,21 @@ def gif_of(greys):
     return buffer.getvalue()
 
 
-def test_bmp_tiff_and_avif_become_jpegs(raw_image_folder, tmp_path):
+def test_bmp_tiff_and_avif_become_jpegs(raw_image_folder, out):
     picture = Image.linear_gradient("L").convert("RGB").resize((40, 30))
     for form, mode in (("BMP", "L"), ("TIFF", "CMYK"), ("AVIF", "RGB")):
         buffer = io.BytesIO()
         picture.convert(mode).save(buffer, form)
         raw_image_folder.files["cat"][f"odd.{form.lower()}"] = buffer.getvalue()
-    raw_image_folder.write("train").convert(tmp_path / "out", "--max-bad-records=3")
-    records = single(records_of(tmp_path / "out"))
+    raw_image_folder.write("train").convert(out, "--max-bad-records=3")
+    records = single(records_of(out))
     odd = [record for record in records if record["image/filename"].startswith(b"odd.")]
     assert len(odd) == 3
     for record in odd:
         image = Image.open(io.BytesIO(record["image/encoded"]), formats=("JPEG",))
         assert image.size == (record["image/width"], record["image/height"]) == (40, 30)
         assert np.abs(np.asarray(image.convert("RGB"), int) - np.asarray(picture, int)).mean() < 3
-    fixups = read_manifest(str(tmp_path / "out")).split("train").fixups
+    fixups = read_manifest(str(out)).split("train").fixups
     assert {f"{form}_to_jpeg": 1 for form in ("bmp", "tiff", "avif")}.items() <= fixups.items()
 
 
@@ -366,14 +360,14 @@ def test_two_class_folders_that_differ_in_normalization_only_are_refused(tmp_pat
     assert find_folders(str(tmp_path), [], None).classes == ("Kase", composed)
 
 
-def test_an_empty_class_folder_is_named_and_stays_a_class(raw_image_folder, tmp_path, capsys):
+def test_an_empty_class_folder_is_named_and_stays_a_class(raw_image_folder, out, capsys):
     raw_image_folder.files |= {
         "eel": {},
         "auk": {".DS_Store": b"hidden", "desktop.ini": b"of Windows"},
     }
     flags = ("--max-bad-records=3", "--num-train-shards=1")
-    raw_image_folder.write("train").convert(tmp_path / "out", *flags)
-    assert read_manifest(str(tmp_path / "out")).labels.names == (
+    raw_image_folder.write("train").convert(out, *flags)
+    assert read_manifest(str(out)).labels.names == (
         "auk",
         "cat",
         "dog",
@@ -382,16 +376,16 @@ def test_an_empty_class_folder_is_named_and_stays_a_class(raw_image_folder, tmp_
     )
     said = "split 'train' has no files in 2 of its classes: 'auk', 'eel'. Each folder is a class and keeps its number"
     assert f"warning: {said}" in capsys.readouterr().out
-    raw_image_folder.convert(tmp_path / "out", *flags, "--dry-run")
+    raw_image_folder.convert(out, *flags, "--dry-run")
     assert f"warning: {said}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["labels.csv", "train.tsv", "a.jsonl"])
-def test_a_table_among_the_images_is_named(raw_image_folder, tmp_path, capsys, name):
+def test_a_table_among_the_images_is_named(raw_image_folder, tmp_path, out, capsys, name):
     raw = raw_image_folder.write().directory
     (raw / name).write_text("")
     flags = ("--max-bad-records=4", "--validation-fraction=0")
-    raw_image_folder.convert(tmp_path / "out", *flags)
+    raw_image_folder.convert(out, *flags)
     printed = capsys.readouterr().out
     assert (
         f"note: classes are the names of folders. If the rows of {raw}/{name} name the images, use"

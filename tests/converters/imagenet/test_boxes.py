@@ -63,9 +63,9 @@ def test_boxes_are_relative_clipped_to_the_image_and_empty_if_it_has_none(raw_im
     assert found["n00000003_0.JPEG"] == ([[], [], [], [], []], ())
 
 
-def test_the_bounding_boxes_option_adds_boxes_to_the_records(raw_imagenet, tables, tmp_path):
-    raw_imagenet.convert(tmp_path / "out", f"--bounding-boxes={tables}")
-    manifest = read_manifest(str(tmp_path / "out"))
+def test_the_bounding_boxes_option_adds_boxes_to_the_records(raw_imagenet, tables, tmp_path, out):
+    raw_imagenet.convert(out, f"--bounding-boxes={tables}")
+    manifest = read_manifest(str(out))
     assert set(KEYS) < set(manifest.schema.features)
     assert manifest.split("train").fixups == {"box_outside_of_image": 1}
     raw_imagenet.convert(tmp_path / "without")

@@ -183,15 +183,15 @@ def test_other_validation_labels_than_the_official_ones_are_refused():
 
 @pytest.mark.parametrize("flags", [[], ["--dry-run"]], ids=["run", "dry"])
 def test_a_wrong_number_of_images_stops_the_conversion_before_anything_is_written(
-    raw_imagenet, tmp_path, monkeypatch, flags
+    raw_imagenet, out, monkeypatch, flags
 ):
     monkeypatch.setattr("converters.imagenet_to_gcs.check_full_set", lambda *_: None)
     monkeypatch.setattr("converters.imagenet_to_gcs._converter", converter_of(raw_imagenet))
     with pytest.raises(
         ConversionError, match="'train' has 18 records in the raw data; the full set has 1,281,167"
     ):
-        raw_imagenet.convert(tmp_path / "out", "--full-set", "--splits=train", *flags)
-    assert not list((tmp_path / "out").glob("train*"))
+        raw_imagenet.convert(out, "--full-set", "--splits=train", *flags)
+    assert not list(out.glob("train*"))
 
 
 def converter_of(raw):

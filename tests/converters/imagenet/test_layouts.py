@@ -67,31 +67,31 @@ def test_every_layout_gives_the_shards_of_the_tars(
     assert (a.fingerprint, a.key_digest) == (b.fingerprint, b.key_digest)
 
 
-def test_a_tar_for_one_split_and_a_folder_for_the_other_is_fine(
-    raw_imagenet, raw_folders, tmp_path
-):
+def test_a_tar_for_one_split_and_a_folder_for_the_other_is_fine(raw_imagenet, raw_folders, out):
     (raw_imagenet.directory / "ILSVRC2012_img_val.tar").unlink()
     (raw_folders.directory / "validation").rename(raw_imagenet.directory / "validation")
-    raw_imagenet.convert(tmp_path / "out")
-    assert {name: s.num_records for name, s in read_manifest(str(tmp_path / "out")).splits.items()} == {
+    raw_imagenet.convert(out)
+    assert {name: s.num_records for name, s in read_manifest(str(out)).splits.items()} == {
         "train": 18, "validation": 4,
     }  # fmt: skip
 
 
-def test_compressed_tars_are_streamed_once_and_leave_nothing(raw_imagenet, tmp_path, shard_digests):
+def test_compressed_tars_are_streamed_once_and_leave_nothing(
+    raw_imagenet, tmp_path, out, shard_digests
+):
     raw_imagenet.convert(tmp_path / "plain")
     compress(raw_imagenet, "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar")
-    raw_imagenet.convert(tmp_path / "out")
-    assert shard_digests(tmp_path / "out") == shard_digests(tmp_path / "plain")
-    assert not [path for path in (tmp_path / "out").rglob("*") if path.suffix in (".tar", ".tmp")]
+    raw_imagenet.convert(out)
+    assert shard_digests(out) == shard_digests(tmp_path / "plain")
+    assert not [path for path in out.rglob("*") if path.suffix in (".tar", ".tmp")]
 
 
-def test_foreign_files_in_a_class_folder_are_rejected_by_name(raw_folders, tmp_path):
+def test_foreign_files_in_a_class_folder_are_rejected_by_name(raw_folders, out):
     (raw_folders.directory / "train/n00000001/inner").mkdir()
     (raw_folders.directory / "train/n00000001/notes.txt").write_text("x")
     (raw_folders.directory / "train/n00000002/empty.JPEG").write_bytes(b"")
     with pytest.raises(ConversionError, match=r"3 bad records") as error:
-        raw_folders.convert(tmp_path / "out", "--splits=train")
+        raw_folders.convert(out, "--splits=train")
     for line in (
         "inner: a folder, not a file",
         "notes.txt: not a JPEG or PNG file",
@@ -111,14 +111,14 @@ def test_foreign_files_in_a_class_folder_are_rejected_by_name(raw_folders, tmp_p
     ],
 )  # fmt: skip
 def test_a_table_of_labels_that_is_not_kaggles_is_refused_with_its_line(
-    raw_folders, tmp_path, old, new, message
+    raw_folders, out, old, new, message
 ):
     as_kaggle(raw_folders)
     path = raw_folders.directory / "LOC_val_solution.csv"
     path.write_text(kaggle_table(raw_folders).replace(old, new))
     limit = csv.field_size_limit(1 << 17)  # Python's own; the tables of other converters raise it
     with pytest.raises(RawDataError, match=message):
-        raw_folders.convert(tmp_path / "out")
+        raw_folders.convert(out)
     csv.field_size_limit(limit)
 
 

@@ -105,23 +105,22 @@ def packed(kind, directory, top=""):
 
 @pytest.mark.parametrize("kind", PACK)
 def test_an_archive_of_each_split_has_the_shards_of_its_folders(
-    unpacked, expected, tmp_path, shard_digests, kind
+    unpacked, expected, raw, tmp_path, out, shard_digests, kind
 ):
     suffix = kind.split(" ")[-1]
-    (tmp_path / "raw").mkdir()
     # zipped inside of the folder, and the folder itself
     for split, top in (("train", ""), ("val", "val/")):
         (tmp_path / f"raw/{split}{suffix}").write_bytes(packed(kind, unpacked / split, top))
-    convert(tmp_path / "raw", tmp_path / "out")
-    assert (shards_of(shard_digests, tmp_path / "out"), ledger_of(tmp_path / "out")) == expected()
-    assert read_manifest(str(tmp_path / "out")).labels.names == (
+    convert(raw, out)
+    assert (shards_of(shard_digests, out), ledger_of(out)) == expected()
+    assert read_manifest(str(out)).labels.names == (
         "Käse",
         "cat",
         "dog",
         "empty",
         "grey eel",
     )
-    assert not list((tmp_path / "out").glob("_scratch/*"))
+    assert not list(out.glob("_scratch/*"))
 
 
 @pytest.mark.parametrize(
@@ -134,45 +133,42 @@ def test_an_archive_of_each_split_has_the_shards_of_its_folders(
     ],
 )
 def test_one_archive_of_all_splits_has_their_shards(
-    unpacked, expected, tmp_path, shard_digests, kind, top, named
+    unpacked, expected, tmp_path, out, shard_digests, kind, top, named
 ):
     archive = tmp_path / f"raw/images{kind.split(' ')[-1]}"
     archive.parent.mkdir()
     archive.write_bytes(packed(kind, unpacked, top))
-    convert(archive if named else archive.parent, tmp_path / "out")
-    assert (shards_of(shard_digests, tmp_path / "out"), ledger_of(tmp_path / "out")) == expected()
+    convert(archive if named else archive.parent, out)
+    assert (shards_of(shard_digests, out), ledger_of(out)) == expected()
 
 
 @pytest.mark.parametrize("top", ["", "my images/"])
 def test_an_archive_of_class_folders_is_split_like_the_folders(
-    unpacked, expected, tmp_path, shard_digests, top
+    unpacked, expected, tmp_path, out, shard_digests, top
 ):
     (tmp_path / "images.zip").write_bytes(packed(".zip", unpacked / "train", top))
-    convert(tmp_path / "images.zip", tmp_path / "out", "--validation-fraction=0.3")
-    found = shards_of(shard_digests, tmp_path / "out"), ledger_of(tmp_path / "out")
+    convert(tmp_path / "images.zip", out, "--validation-fraction=0.3")
+    found = shards_of(shard_digests, out), ledger_of(out)
     assert found == expected("--validation-fraction=0.3")
 
 
-def test_a_folder_is_read_and_the_archive_it_was_unpacked_from_is_named(unpacked, tmp_path, capsys):
-    raw = tmp_path / "raw"
-    raw.mkdir()
+def test_a_folder_is_read_and_the_archive_it_was_unpacked_from_is_named(unpacked, raw, out, capsys):
     (raw / "train.zip").write_bytes(b"no zip")
     (raw / "train").symlink_to(unpacked / "train")
-    convert(raw, tmp_path / "out", "--dry-run")
+    convert(raw, out, "--dry-run")
     assert (
         f"note: {raw}/train.zip is not read: {raw}/train is the train split."
         in capsys.readouterr().out
     )
 
 
-def test_a_compressed_tar_is_refused_by_a_dry_run_which_writes_nothing(tmp_path):
-    (tmp_path / "raw").mkdir()
-    (tmp_path / "raw/train.tgz").write_bytes(tar_of({"cat/1.jpg": b"x"}, mode="w:gz"))
+def test_a_compressed_tar_is_refused_by_a_dry_run_which_writes_nothing(raw, out):
+    (raw / "train.tgz").write_bytes(tar_of({"cat/1.jpg": b"x"}, mode="w:gz"))
     with pytest.raises(
         OptionError, match=r"train\.tgz has to be uncompressed .* --dry-run writes nothing"
     ):
-        convert(tmp_path / "raw", tmp_path / "out", "--dry-run")
-    assert not (tmp_path / "out").exists()
+        convert(raw, out, "--dry-run")
+    assert not out.exists()
 
 
 FILES = {"cat/1.jpg": b"1" * 500, "dog/2.jpg": b"2" * 500}
@@ -198,38 +194,36 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("name", "data", "message"), WRONG, ids=range(len(WRONG)))
-def test_an_archive_that_is_not_quite_right_is_one_clear_error(tmp_path, name, data, message):
-    (tmp_path / "raw").mkdir()
-    (tmp_path / "raw" / name).write_bytes(data)
+def test_an_archive_that_is_not_quite_right_is_one_clear_error(raw, out, name, data, message):
+    (raw / name).write_bytes(data)
     with pytest.raises(RawDataError, match=message):
-        convert(tmp_path / "raw", tmp_path / "out")
-    assert not list((tmp_path / "out").glob("**/*-of-*"))
+        convert(raw, out)
+    assert not list(out.glob("**/*-of-*"))
 
 
-def test_options_that_do_not_fit_an_archive_are_one_clear_error(tmp_path):
+def test_options_that_do_not_fit_an_archive_are_one_clear_error(raw, tmp_path, out):
     (tmp_path / "a.zip").write_bytes(zip_of(BY_SPLIT))
     with pytest.raises(
         RawDataError,
         match=r"a\.zip has folders by split \(train\)\. Leave out --validation-fraction",
     ):
-        convert(tmp_path / "a.zip", tmp_path / "out", "--validation-fraction=0.1")
-    (tmp_path / "raw").mkdir()
-    (tmp_path / "raw/val.zip").write_bytes(zip_of(FILES))
-    (tmp_path / "raw/validation.tar").write_bytes(tar_of(FILES))
+        convert(tmp_path / "a.zip", out, "--validation-fraction=0.1")
+    (raw / "val.zip").write_bytes(zip_of(FILES))
+    (raw / "validation.tar").write_bytes(tar_of(FILES))
     with pytest.raises(RawDataError, match="has two archives for the validation split"):
-        convert(tmp_path / "raw", tmp_path / "out")
+        convert(raw, out)
     for name in ("val.zip", "validation.tar"):
-        (tmp_path / "raw" / name).unlink()
+        (raw / name).unlink()
     for name in ("a.zip", "b.zip"):  # neither of which is all of the data
-        (tmp_path / "raw" / name).write_bytes(zip_of(BY_SPLIT))
+        (raw / name).write_bytes(zip_of(BY_SPLIT))
     with pytest.raises(RawDataError, match=r"no folder of a split"):
-        convert(tmp_path / "raw", tmp_path / "out")
+        convert(raw, out)
 
 
-def test_a_member_whose_bytes_are_damaged_is_listed_and_the_others_arrive(unpacked, tmp_path):
+def test_a_member_whose_bytes_are_damaged_is_listed_and_the_others_arrive(unpacked, tmp_path, out):
     files = {f"train/{name}": data for name, data in files_below(unpacked / "train").items()}
     data, jpeg = bytearray(zip_of(files, zipfile.ZIP_STORED)), files["train/grey eel/200.jpeg"]
     data[bytes(data).index(jpeg) + len(jpeg) // 2] ^= 1
     (tmp_path / "a.zip").write_bytes(data)
-    convert(tmp_path / "a.zip", tmp_path / "out")
-    assert "another size or checksum" in ledger_of(tmp_path / "out")["train/grey eel/200.jpeg"]
+    convert(tmp_path / "a.zip", out)
+    assert "another size or checksum" in ledger_of(out)["train/grey eel/200.jpeg"]

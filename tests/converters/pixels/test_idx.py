@@ -38,10 +38,10 @@ def only_plain(raw):
     return raw
 
 
-def test_every_pixel_and_label_arrives_under_its_number(raw_mnist, tmp_path):
-    raw_mnist.write().convert(tmp_path / "out", "--num-train-shards=3")
+def test_every_pixel_and_label_arrives_under_its_number(raw_mnist, out):
+    raw_mnist.write().convert(out, "--num-train-shards=3")
     for split in ("train", "test"):
-        records = single(records_of(tmp_path / "out", split))
+        records = single(records_of(out, split))
         assert sorted(map(number, records)) == list(range(len(raw_mnist.images[split])))
         for record in records:
             np.testing.assert_array_equal(pixels(record), raw_mnist.images[split][number(record)])
@@ -54,34 +54,28 @@ def test_every_pixel_and_label_arrives_under_its_number(raw_mnist, tmp_path):
             )
             assert (record["image/format"], record["image/colorspace"]) == (b"PNG", b"GRAY")
             assert image_problem(record["image/encoded"]) == ""
-    labels = read_manifest(str(tmp_path / "out")).labels
+    labels = read_manifest(str(out)).labels
     assert (labels.base, labels.names) == (0, tuple(map(str, range(11))))  # as far as the labels go
-    assert not list((tmp_path / "out").glob("_scratch/*"))
+    assert not list(out.glob("_scratch/*"))
 
 
-def test_files_of_the_known_bytes_are_read_as_the_format_says(tmp_path):
+def test_files_of_the_known_bytes_are_read_as_the_format_says(raw, out):
     # http://yann.lecun.com/exdb/mnist/: two images of 2 rows and 3 columns, all numbers big-endian.
     images = bytes.fromhex("00000803 00000002 00000002 00000003 000102 030405 fffefd fcfbfa")
-    (tmp_path / "raw").mkdir()
-    (tmp_path / "raw/toy-test-images.idx3-ubyte").write_bytes(images)
-    (tmp_path / "raw/toy-test-labels.idx1-ubyte").write_bytes(
-        bytes.fromhex("00000801 00000002 07 02")
-    )
-    idx_to_gcs.main([f"--raw-data-dir={tmp_path}/raw", f"--gcs-output-path={tmp_path}/out"])
-    found = {
-        r["image/class/label"]: pixels(r).tolist()
-        for r in single(records_of(tmp_path / "out", "test"))
-    }
+    (raw / "toy-test-images.idx3-ubyte").write_bytes(images)
+    (raw / "toy-test-labels.idx1-ubyte").write_bytes(bytes.fromhex("00000801 00000002 07 02"))
+    idx_to_gcs.main([f"--raw-data-dir={raw}", f"--gcs-output-path={out}"])
+    found = {r["image/class/label"]: pixels(r).tolist() for r in single(records_of(out, "test"))}
     assert found == {7: [[0, 1, 2], [3, 4, 5]], 2: [[255, 254, 253], [252, 251, 250]]}
 
 
-def test_the_transpose_option_turns_images_and_changes_the_plan(raw_mnist, tmp_path):
-    raw_mnist.write().convert(tmp_path / "out", "--splits=test", "--transpose")
-    for record in single(records_of(tmp_path / "out", "test")):
+def test_the_transpose_option_turns_images_and_changes_the_plan(raw_mnist, out):
+    raw_mnist.write().convert(out, "--splits=test", "--transpose")
+    for record in single(records_of(out, "test")):
         np.testing.assert_array_equal(pixels(record), raw_mnist.images["test"][number(record)].T)
         assert (record["image/height"], record["image/width"]) == (4, 5)
     with pytest.raises(ConversionError, match="--overwrite"):
-        raw_mnist.convert(tmp_path / "out", "--splits=test")
+        raw_mnist.convert(out, "--splits=test")
 
 
 def test_compressed_plain_and_differently_spelled_files_have_the_same_shards(
@@ -99,32 +93,29 @@ def test_compressed_plain_and_differently_spelled_files_have_the_same_shards(
     )
 
 
-def test_a_label_that_is_no_class_is_listed(raw_mnist, tmp_path):
+def test_a_label_that_is_no_class_is_listed(raw_mnist, out):
     flag = f"--label-file={raw_mnist.directory}/digits.txt"
     with pytest.raises(ConversionError, match=r"split 'train': 1 bad record"):
-        raw_mnist.write().convert(tmp_path / "out", flag)
-    (line,) = (
-        json.loads(line)
-        for line in (tmp_path / "out/_rejects/train.jsonl").read_text().splitlines()
-    )
+        raw_mnist.write().convert(out, flag)
+    (line,) = (json.loads(line) for line in (out / "_rejects/train.jsonl").read_text().splitlines())
     assert (line["key"], line["offset"], line["error"]) == (
         "train/0000003.png", 16 + 3 * 20, "label 10; allowed are 0..9",
     )  # fmt: skip
 
 
 def test_a_dry_run_accepts_plain_files_and_refuses_compressed_ones_with_the_reason(
-    raw_mnist, tmp_path, capsys
+    raw_mnist, out, capsys
 ):
     with pytest.raises(
         OptionError, match=r"images-idx3-ubyte\.gz has to be uncompressed before .* --dry-run"
     ):
-        raw_mnist.write().convert(tmp_path / "out", "--dry-run")
-    raw_mnist.convert(tmp_path / "out", "--dry-run", "--splits=test")
+        raw_mnist.write().convert(out, "--dry-run")
+    raw_mnist.convert(out, "--dry-run", "--splits=test")
     assert "test: 9 records" in capsys.readouterr().out
-    assert not (tmp_path / "out").exists()
+    assert not out.exists()
 
 
-def test_a_prefix_must_select_one_of_several_data_sets(raw_mnist, tmp_path):
+def test_a_prefix_must_select_one_of_several_data_sets(raw_mnist, out):
     for name in ("emnist-letters", "emnist-digits"):
         only_plain(raw_mnist)
         for path in list(raw_mnist.directory.iterdir()):
@@ -134,13 +125,13 @@ def test_a_prefix_must_select_one_of_several_data_sets(raw_mnist, tmp_path):
         OptionError,
         match="has several datasets: emnist-digits, emnist-letters. Choose one with --p",
     ):
-        raw_mnist.convert(tmp_path / "out")
+        raw_mnist.convert(out)
     with pytest.raises(
         OptionError, match="--prefix=emnist-letter: .* Did you mean 'emnist-letters'"
     ):
-        raw_mnist.convert(tmp_path / "out", "--prefix=emnist-letter")
-    raw_mnist.convert(tmp_path / "out", "--prefix=emnist-letters")
-    assert len(single(records_of(tmp_path / "out", "test"))) == 9
+        raw_mnist.convert(out, "--prefix=emnist-letter")
+    raw_mnist.convert(out, "--prefix=emnist-letters")
+    assert len(single(records_of(out, "test"))) == 9
 
 
 def spoil(name, change):
@@ -170,53 +161,53 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize(("damage", "message"), DAMAGES)
-def test_damage_is_one_clear_error_before_anything_is_written(raw_mnist, tmp_path, damage, message):
+def test_damage_is_one_clear_error_before_anything_is_written(raw_mnist, out, damage, message):
     damage(only_plain(raw_mnist).directory)
     with pytest.raises(RawDataError, match=message):
-        raw_mnist.convert(tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+        raw_mnist.convert(out)
+    assert not out.exists()
 
 
 @pytest.mark.parametrize("name", [f"{IMAGES}.gz", f"{LABELS}.gz"])
 @pytest.mark.parametrize(
     "change", [lambda data: data[:-9], lambda data: data[:-8] + b"\0" * 8], ids=["cut", "crc"]
 )
-def test_a_damaged_compressed_file_is_named_and_leaves_nothing(raw_mnist, tmp_path, name, change):
+def test_a_damaged_compressed_file_is_named_and_leaves_nothing(raw_mnist, out, name, change):
     spoil(name, change)(raw_mnist.write().directory)
     with pytest.raises(RawDataError, match=rf"{name} is truncated or damaged: .*\. Copy it again"):
-        raw_mnist.convert(tmp_path / "out")
-    assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+        raw_mnist.convert(out)
+    assert not [path for path in out.rglob("*") if path.is_file()]
 
 
-def test_a_missing_split_and_an_invalid_label_file_are_refused(raw_mnist, tmp_path):
+def test_a_missing_split_and_an_invalid_label_file_are_refused(raw_mnist, out):
     for path in raw_mnist.write().directory.glob("t10k*"):
         path.unlink()
     with pytest.raises(RawDataError, match="does not have the test split. It has: train"):
-        raw_mnist.convert(tmp_path / "out", "--splits=test")
+        raw_mnist.convert(out, "--splits=test")
     with pytest.raises(LabelError, match="doubles: b is listed twice"):
         (raw_mnist.directory / "doubles").write_text("a\nb\nb\n")
-        raw_mnist.convert(tmp_path / "out", f"--label-file={raw_mnist.directory}/doubles")
+        raw_mnist.convert(out, f"--label-file={raw_mnist.directory}/doubles")
 
 
-def test_our_reader_and_tfds_give_the_raw_pixels(raw_mnist, tmp_path):
-    raw_mnist.write().convert(tmp_path / "out", "--splits=test")
+def test_our_reader_and_tfds_give_the_raw_pixels(raw_mnist, tmp_path, out):
+    raw_mnist.write().convert(out, "--splits=test")
     images, labels = raw_mnist.images["test"], raw_mnist.labels["test"]
     raw = {bytes(image.ravel()): label for image, label in zip(images, labels, strict=True)}
     decode = DecodePng("image/encoded", into="image", shape=(5, 4, 1))
     keys = ("image", "image/class/label")
     (batch,) = eval_dataset(
-        str(tmp_path / "out"), split="test", global_batch=9, ops=[decode], keys=keys
+        str(out), split="test", global_batch=9, ops=[decode], keys=keys
     ).batches()
     assert {
         bytes(i.ravel()): n for i, n in zip(batch["image"], batch["image/class/label"], strict=True)
     } == raw
-    builder = tfds.builder_from_directory(str(tmp_path / "out"))
+    builder = tfds.builder_from_directory(str(out))
     examples = [example["image"] for example in builder.as_dataset(split="test")]
     assert {e["encoded"].shape for e in examples} == {(5, 4, 1)}
     assert {bytes(e["encoded"].numpy().ravel()): int(e["class"]["label"]) for e in examples} == raw
     assert builder.info.features["image"]["class"]["label"].int2str(7) == "7"
     builder.info.features.save_config(tmp_path)
-    assert (tmp_path / "features.json").read_text() == (tmp_path / "out/features.json").read_text()
+    assert (tmp_path / "features.json").read_text() == (out / "features.json").read_text()
 
 
 def test_more_images_than_one_batch_of_references_holds_are_all_found_at_their_places(raw_mnist):

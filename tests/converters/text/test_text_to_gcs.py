@@ -40,49 +40,49 @@ def decoded(out, split):
     return sorted(tokenizer.decode(row["tokens"]) for row in rows)
 
 
-def test_quotes_may_mean_nothing(tmp_path):
+def test_quotes_may_mean_nothing(tmp_path, out):
     texts = ['"one', "two", 'three"', 'fo"ur']
     data = "".join(f"{i}\t{text}\n" for i, text in enumerate(texts))
     raw = write(tmp_path / "raw", {"train.tsv": f"n\ttext\n{data}"})
-    convert(raw, tmp_path / "out", "--quote=none", "--sequence-length=8")
-    assert decoded(tmp_path / "out", "train") == sorted(texts)
+    convert(raw, out, "--quote=none", "--sequence-length=8")
+    assert decoded(out, "train") == sorted(texts)
 
 
 @pytest.mark.parametrize(
     "names", [("train/a.txt", "val/b.txt", "test/c.txt"), ("train-1.txt", "val.txt", "test_1.txt")]
 )
-def test_files_belong_to_the_split_of_their_folder_or_name(tmp_path, names):
+def test_files_belong_to_the_split_of_their_folder_or_name(tmp_path, out, names):
     raw = write(
         tmp_path / "raw",
         dict(zip(names, "abc", strict=True)) | {"other/d.txt": "d", "notes.md": "e"},
     )
-    convert(raw, tmp_path / "out")
-    assert [decoded(tmp_path / "out", split) for split in ("train", "validation", "test")] == [
+    convert(raw, out)
+    assert [decoded(out, split) for split in ("train", "validation", "test")] == [
         ["a"],
         ["b"],
         ["c"],
     ]
 
 
-def test_ignored_files_are_noted(tmp_path, capsys):
+def test_ignored_files_are_noted(tmp_path, out, capsys):
     raw = write(
         tmp_path / "raw", {"train/a.TXT": "a", "other/d.txt": "d", "notes.md": "e", ".hidden": "f"}
     )
-    convert(raw, tmp_path / "out")
-    assert decoded(tmp_path / "out", "train") == ["a"]
+    convert(raw, out)
+    assert decoded(out, "train") == ["a"]
     assert "note: 2 files not read: notes.md, " in capsys.readouterr().out
 
 
-def test_blocks_of_a_file_are_documents(tmp_path):
+def test_blocks_of_a_file_are_documents(tmp_path, out):
     raw = write(tmp_path / "raw", {"a.txt": "one\ntwo\n\n\nthree\n"})
     convert(
         raw,
-        tmp_path / "out",
+        out,
         "--documents=block",
         "--validation-fraction=0",
         "--sequence-length=10",
     )
-    assert decoded(tmp_path / "out", "train") == ["one\ntwo", "three"]
+    assert decoded(out, "train") == ["one\ntwo", "three"]
 
 
 @pytest.mark.parametrize(
@@ -115,19 +115,19 @@ def test_slices_change_neither_documents_nor_totals(tmp_path, monkeypatch):
             assert sliced[split].totals[name] == whole[split].totals[name]
 
 
-def test_a_long_document_that_is_held_out_is_told_to_be_more_than_was_asked_for(tmp_path):
+def test_a_long_document_that_is_held_out_is_told_to_be_more_than_was_asked_for(tmp_path, out):
     held_out = {"b.txt": "24 " * 400}  # by its hash
     raw = write(tmp_path / "raw", {f"{n}.txt": f"{n} " * 100 for n in range(9)} | held_out)
-    convert(raw, tmp_path / "out", "--validation-fraction=0.1", "--sequence-length=32")
-    splits = read_manifest(str(tmp_path / "out")).splits
+    convert(raw, out, "--validation-fraction=0.1", "--sequence-length=32")
+    splits = read_manifest(str(out)).splits
     records = {name: split.num_records for name, split in splits.items()}
-    summary = json.loads((tmp_path / "out/_summary/validation.json").read_text())
+    summary = json.loads((out / "_summary/validation.json").read_text())
     share = f"{records['validation']} of {sum(records.values())} records"
     assert any(share in each and "10.0% was asked for" in each for each in summary["warnings"])
     assert "--split-by" not in str(summary["warnings"])  # texts have no such option
 
 
-def test_a_hugging_face_tokenizer_is_copied_beside_the_shards(tmp_path):
+def test_a_hugging_face_tokenizer_is_copied_beside_the_shards(tmp_path, out):
     made = Tokenizer(models.WordLevel({"<s>": 0, "</s>": 1, "?": 2, "hello": 3, "world": 4}, "?"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
     made.save(str(tmp_path / "words.json"))
@@ -137,29 +137,29 @@ def test_a_hugging_face_tokenizer_is_copied_beside_the_shards(tmp_path):
         f"--tokenizer={tmp_path / 'words.json'}",
         "--sequence-length=9",
     )
-    convert(raw, tmp_path / "out", *flags)
-    assert (tmp_path / "out/tokenizer.json").read_bytes() == (tmp_path / "words.json").read_bytes()
-    (row,) = open_dataset(str(tmp_path / "out"), "train").examples()
+    convert(raw, out, *flags)
+    assert (out / "tokenizer.json").read_bytes() == (tmp_path / "words.json").read_bytes()
+    (row,) = open_dataset(str(out), "train").examples()
     assert row["tokens"].tolist() == [0, 3, 4, 1, 0, 4, 2, 1, 0]
     assert row["segment_ids"].tolist() == [1, 1, 1, 1, 2, 2, 2, 2, 0]
     assert row["num_bytes"] == len("hello world") + len("world ! ")
 
 
-def test_an_alphabet_is_the_characters_of_a_file(tmp_path):
+def test_an_alphabet_is_the_characters_of_a_file(tmp_path, out):
     raw = write(tmp_path / "raw", {"a.txt": "abba"})
     (tmp_path / "alphabet.txt").write_text("bab\n")
     convert(
         raw,
-        tmp_path / "out",
+        out,
         "--tokenizer=characters",
         f"--alphabet={tmp_path}/alphabet.txt",
         "--validation-fraction=0",
     )
-    assert read_text_info(str(tmp_path / "out")).tokenizer.settings() == {
+    assert read_text_info(str(out)).tokenizer.settings() == {
         "name": "characters",
         "alphabet": "ba\n",
     }
-    assert decoded(tmp_path / "out", "train") == ["abba"]
+    assert decoded(out, "train") == ["abba"]
 
 
 @pytest.mark.parametrize(
@@ -175,27 +175,27 @@ def test_an_alphabet_is_the_characters_of_a_file(tmp_path):
         (["--validation-fraction=0", "--start-token=x"], OptionError, "--start-token=x: only a tokenizer.json has one"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_one_clear_error(tmp_path, flags, error, message):
+def test_a_mistake_is_one_clear_error(tmp_path, out, flags, error, message):
     raw = write(tmp_path / "raw", {"a.txt": "a", "t.csv": "text\nb\n"})
     with pytest.raises(error, match=message):
-        convert(raw, tmp_path / "out", *flags)
-    assert not (tmp_path / "out").exists()
+        convert(raw, out, *flags)
+    assert not out.exists()
 
 
-def test_a_directory_without_text_is_an_error(tmp_path):
+def test_a_directory_without_text_is_an_error(tmp_path, out):
     raw = write(tmp_path / "raw", {"a.md": "a"})
     with pytest.raises(
         RawDataError, match=r"has no text: no file ends in \.txt, \.csv, .* It has: a\.md\."
     ):
-        convert(raw, tmp_path / "out", "--validation-fraction=0")
+        convert(raw, out, "--validation-fraction=0")
 
 
-def test_describe_shows_documents_tokens_and_the_text_of_rows(tmp_path, capsys, monkeypatch):
+def test_describe_shows_documents_tokens_and_the_text_of_rows(tmp_path, out, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     raw = write(tmp_path / "raw", {"a.txt": "hello", "b.txt": "wörld [bold]"})
-    convert(raw, tmp_path / "out", "--validation-fraction=0", "--sequence-length=32")
+    convert(raw, out, "--validation-fraction=0", "--sequence-length=32")
     capsys.readouterr()
-    describe.main([str(tmp_path / "out")])
+    describe.main([str(out)])
     said = [
         " ".join(line.replace("│", " ").split()) for line in capsys.readouterr().out.splitlines()
     ]
@@ -204,37 +204,37 @@ def test_describe_shows_documents_tokens_and_the_text_of_rows(tmp_path, capsys, 
     assert "(text) hello ┊ wörld [bold]" in said
 
 
-def test_verify_finds_a_total_that_the_records_do_not_have(tmp_path, capsys):
+def test_verify_finds_a_total_that_the_records_do_not_have(tmp_path, out, capsys):
     raw = write(tmp_path / "raw", {"a.txt": "hello"})
-    convert(raw, tmp_path / "out", "--validation-fraction=0")
-    assert verify.main([str(tmp_path / "out")]) == 0
-    fields = json.loads((tmp_path / "out/manifest.json").read_text())
+    convert(raw, out, "--validation-fraction=0")
+    assert verify.main([str(out)]) == 0
+    fields = json.loads((out / "manifest.json").read_text())
     fields["splits"]["train"]["totals"]["num_bytes"] += 1
     del fields["checksum"]
-    (tmp_path / "out/manifest.json").write_text(json.dumps(fields))
+    (out / "manifest.json").write_text(json.dumps(fields))
     capsys.readouterr()
-    assert verify.main([str(tmp_path / "out")]) == 1
+    assert verify.main([str(out)]) == 1
     assert "total num_bytes of 'train' is 6, its records have 5" in capsys.readouterr().out
 
 
-def test_verify_finds_a_damaged_text_json_and_describe_shows_the_rest(tmp_path, capsys):
+def test_verify_finds_a_damaged_text_json_and_describe_shows_the_rest(tmp_path, out, capsys):
     raw = write(tmp_path / "raw", {"a.txt": "hello"})
-    convert(raw, tmp_path / "out", "--validation-fraction=0")
-    (tmp_path / "out/text.json").write_text("{}")
-    assert verify.main([str(tmp_path / "out")]) == 1
+    convert(raw, out, "--validation-fraction=0")
+    (out / "text.json").write_text("{}")
+    assert verify.main([str(out)]) == 1
     assert "text.json: it has no checksum." in capsys.readouterr().out
-    describe.main([str(tmp_path / "out")])
+    describe.main([str(out)])
     said = capsys.readouterr()
     assert "warning: " in said.err
     assert "positions" in said.out
 
 
-def test_a_split_without_documents_says_what_to_do(tmp_path):
+def test_a_split_without_documents_says_what_to_do(tmp_path, out):
     raw = write(tmp_path / "raw", {"a.txt": "hello"})
     with pytest.raises(
         ConversionError, match=r"'validation' has no records: .* Give another --validation-fraction"
     ):
-        convert(raw, tmp_path / "out", "--validation-fraction=0.0001")
+        convert(raw, out, "--validation-fraction=0.0001")
     write(tmp_path / "empty", {"a.txt": ""})
     with pytest.raises(ConversionError, match=r"'train' has no records: its 1 inputs were all"):
         convert(
@@ -242,15 +242,17 @@ def test_a_split_without_documents_says_what_to_do(tmp_path):
         )
 
 
-def test_a_link_to_a_directory_above_is_not_followed_and_an_empty_table_has_no_documents(tmp_path):
+def test_a_link_to_a_directory_above_is_not_followed_and_an_empty_table_has_no_documents(
+    tmp_path, out
+):
     raw = write(tmp_path / "raw", {"a/b.txt": "hello", "a/new\nline.txt": "there", "c.csv": ""})
     (raw / "a/loop").symlink_to(raw)
-    convert(raw, tmp_path / "out", "--validation-fraction=0")
-    assert open_dataset(str(tmp_path / "out"), "train").info.totals["num_documents"] == 2
+    convert(raw, out, "--validation-fraction=0")
+    assert open_dataset(str(out), "train").info.totals["num_documents"] == 2
 
 
 @pytest.mark.slow
-def test_a_directory_found_by_over_100_paths_is_one_error_that_names_the_links(tmp_path):
+def test_a_directory_found_by_over_100_paths_is_one_error_that_names_the_links(tmp_path, out):
     """Both links in each of 27 directories lead to the next: 2 ** 27 paths to the last."""
     raw = write(
         tmp_path / "raw",
@@ -261,15 +263,15 @@ def test_a_directory_found_by_over_100_paths_is_one_error_that_names_the_links(t
             (raw / f"d{n:02}" / link).symlink_to(raw / f"d{n + 1:02}")
     message = r"raw/d27 is found by more than 100 paths, through symbolic links such as \S+raw/d00/left, \S+left/left, "
     with pytest.raises(RawDataError, match=message):
-        convert(raw, tmp_path / "out", "--validation-fraction=0")
+        convert(raw, out, "--validation-fraction=0")
 
 
-def test_a_directory_is_read_once_per_symbolic_link_to_it(tmp_path):
+def test_a_directory_is_read_once_per_symbolic_link_to_it(tmp_path, out):
     raw = write(tmp_path / "raw", {"a/b.txt": "hello"})
     for n in range(3):
         (raw / f"link{n}").symlink_to(raw / "a")
-    convert(raw, tmp_path / "out", "--validation-fraction=0")
-    assert open_dataset(str(tmp_path / "out"), "train").info.totals["num_documents"] == 4
+    convert(raw, out, "--validation-fraction=0")
+    assert open_dataset(str(out), "train").info.totals["num_documents"] == 4
 
 
 def test_a_source_of_2000_small_files_pickles_to_60_kb(tmp_path):

@@ -217,11 +217,11 @@ def test_what_tfds_does_not_read_and_a_missing_file_are_named(data_dir, changed,
         find(data_dir, "tiny")
 
 
-def test_a_dataset_that_cannot_be_prepared_is_reported_with_the_error_of_tfds(tmp_path):
+def test_a_dataset_that_cannot_be_prepared_is_reported_with_the_error_of_tfds(tmp_path, out):
     with pytest.raises(
         RawDataError, match=r"TFDS cannot prepare no_such_dataset in .*: DatasetNotFoundError"
     ):
-        convert(tmp_path, tmp_path / "out", "--download", dataset="no_such_dataset")
+        convert(tmp_path, out, "--download", dataset="no_such_dataset")
 
 
 @pytest.fixture
@@ -240,50 +240,48 @@ def own_features(data_dir, tmp_path, monkeypatch):
     return name
 
 
-def test_features_of_ones_own_are_converted_when_their_module_is_named(
-    own_features, data_dir, tmp_path
-):
+def test_features_of_ones_own_are_converted_when_their_module_is_named(own_features, data_dir, out):
     with pytest.raises(
         RawDataError, match=rf"--trust-features={own_features}, python -m trainer RECIPE"
     ):
-        convert(data_dir, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+        convert(data_dir, out)
+    assert not out.exists()
     assert own_features not in sys.modules
-    convert(data_dir, tmp_path / "out", f"--trust-features={own_features}")
-    assert len(decoded(tmp_path / "out", "train")) == 23
+    convert(data_dir, out, f"--trust-features={own_features}")
+    assert len(decoded(out, "train")) == 23
 
 
 def test_a_download_does_not_import_what_a_description_in_its_directory_names(
-    own_features, data_dir, tmp_path
+    own_features, data_dir, out
 ):
     with pytest.raises(RawDataError, match=r"TFDS cannot prepare tiny in .*: DatasetNotFoundError"):
-        convert(data_dir, tmp_path / "out", "--download")
+        convert(data_dir, out, "--download")
     assert own_features not in sys.modules
 
 
-def test_without_tfds_the_error_says_what_to_install(tiny_tfds, tmp_path, monkeypatch):
+def test_without_tfds_the_error_says_what_to_install(tiny_tfds, out, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     with pytest.raises(InfeedError, match=r"Install them: pip install -e '.*tfds\]'"):
-        convert(tiny_tfds, tmp_path / "out")
+        convert(tiny_tfds, out)
 
 
 def test_verify_reports_class_names_that_were_added_after_the_conversion(
-    tiny_tfds, tmp_path, capsys
+    tiny_tfds, tmp_path, out, capsys
 ):
     shutil.copytree(tiny_tfds, tmp_path / "raw")
     (tmp_path / "raw/tiny/1.2.0/label.labels.txt").unlink()
-    convert(tmp_path / "raw", tmp_path / "out")
-    names = tmp_path / "out/label.labels.txt"
+    convert(tmp_path / "raw", out)
+    names = out / "label.labels.txt"
     names.with_name("notes.labels.txt").write_text("TFDS does not look at it\n")
-    assert verify([str(tmp_path / "out")]) == 0
+    assert verify([str(out)]) == 0
     names.write_text("red\ngreen\nblue\n")
-    assert tfds.builder_from_directory(str(tmp_path / "out")).info.features["label"].names == [
+    assert tfds.builder_from_directory(str(out)).info.features["label"].names == [
         "red",
         "green",
         "blue",
     ]
     capsys.readouterr()
-    assert verify([str(tmp_path / "out")]) == 1
+    assert verify([str(out)]) == 1
     printed = capsys.readouterr().out
     assert (
         "label.labels.txt: is not in the manifest, but TFDS reads the class names of label from it"
