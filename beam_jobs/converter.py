@@ -36,7 +36,7 @@ __all__ = [
     "group_of",
 ]
 
-MOST_LISTED = 1000  # bad records more than allowed: a conversion that fails for a few lists all
+MOST_LISTED = 1000  # bad records above the allowed number: a conversion with fewer lists all
 _BYTES_PER_FOLDER = 10**8  # a guess: the sizes of a folder's files are unknown before it is listed
 _Group = bytes  # the class below has a field `bytes`
 _BYTES_PER_BUCKET = 4 * 10**9  # of raw data; ~36,000 ImageNet references sort in one element
@@ -54,10 +54,10 @@ class Source:
     offset, bytes: of the range.
     tag: for the converter, such as the class.
     kind: a folder has no bytes of its own.
-    origin: the compressed file that a temporary file was made from, whose stamp is in `stat`.
-    group: many small files that are scanned one after the other, as group_of encodes them; uri is
-        that of the first.
-    piece: which of its records a worker reads, as the converter understands it; None for all."""
+    origin: the compressed file of which a temporary file is a copy, and whose stamp is in `stat`.
+    group: many small files that are scanned one after the other, encoded by group_of; uri is that
+        of the first.
+    piece: the part of the source that a worker reads, defined by the converter; None for all."""
 
     split: str
     uri: str
@@ -95,10 +95,10 @@ class Converted:
 
     features: or the serialized record, if the raw data already contains it.
     fixups: the kinds of repair that its raw bytes needed.
-    notes: remarks for the user, which are counted. Each follows the words "in 3 of 10 records"; one
-    with {} may be there several times, and has the count in place of it.
+    notes: remarks for the user, which are counted. Each follows the words "in 3 of 10 records",
+        unless it contains {}, which is replaced by the count.
     totals: counts by name; the manifest states their sums over the split.
-    content: what copies are recognized by, if not by the raw bytes."""
+    content: identifies copies, if the raw bytes do not."""
 
     features: Mapping[str, Value] | bytes
     fixups: tuple[str, ...] = ()
@@ -108,7 +108,7 @@ class Converted:
 
 
 class _AnyConverter(Protocol):
-    """What both kinds of converters state about their records, and do with them."""
+    """The members that both kinds of converters have."""
 
     @property
     def name(self) -> str:
@@ -138,13 +138,13 @@ class _AnyConverter(Protocol):
         ...
 
     def core_seconds_per_gb(self, name: str, /) -> float:
-        """How long one core takes for 1 GB of files with such a name, roughly; 0 if it copies
-        bytes, so that the disk limits it. Decides the default of --local-processes."""
+        """Roughly how long one core takes for 1 GB of files with such a name; 0 if the disk is the
+        limit, because bytes are only copied. Decides the default of --local-processes."""
         ...
 
     def digest_fields(self) -> Mapping[str, Any]:
         """JSON values of everything in the converter that affects output bytes: options, label
-        files, and a version such as "idx/1" that is raised whenever the same raw data would give
+        files, and a version such as "idx/1", to be raised whenever the same raw data would produce
         other bytes."""
         ...
 
@@ -171,13 +171,13 @@ class Converter(_AnyConverter, Protocol):
 
 @dataclass(frozen=True)
 class Pack:
-    """Records made of one window of a source, or of a piece of one.
+    """The records of one window of a source, or of a piece of one.
 
     keys: of each record, unique in the split.
-    data, sizes: the records, one after the other, and the size of each: int64 [records].
+    data, sizes: the concatenated records, and the size of each, int64 [records].
     offsets: where the raw data of each begins, int64 [records].
-    columns: what the converter's `tally` needs of them, int64 [records].
-    unusable: pieces of the window that are in no record. They are rejected as records would be."""
+    columns: values for the converter's `tally`, int64 [records].
+    unusable: pieces of the window that are in no record. They are rejected like records."""
 
     keys: Sequence[bytes]
     data: bytes
@@ -189,22 +189,22 @@ class Pack:
 
 @runtime_checkable
 class Packer(_AnyConverter, Protocol):
-    """A converter of which each record is made of several pieces of raw data, such as rows of
-    packed text.
+    """A converter whose records consist of several pieces of raw data each, such as rows of packed
+    text.
 
-    Its records are written to temporary files before they are shuffled: see packed_files."""
+    The scan writes its records to temporary files, which are not shuffled: see packed_files."""
 
     def windows(self, storage: Storage, source: Source) -> Iterator[Any]:
-        """The pieces of a source in groups that have a length, each small enough to be in memory
-        several times. Pure and, unlike `pack`, cheap."""
+        """Yields the pieces of a source in groups that have a length and are small enough for
+        several copies in memory. Pure and, unlike `pack`, cheap."""
         ...
 
     def pack(self, source: Source, number: int, window: Any) -> Pack:
-        """The records of the window with this number, counted from 0 in its source. Pure."""
+        """The records of a window. number: of the window in its source, from 0. Pure."""
         ...
 
     def tally(self, columns: Mapping[str, np.ndarray]) -> tuple[Counter[str], Counter[str]]:
-        """The notes on some records and their totals, as `Converted` has them. columns: theirs."""
+        """The notes on records with these columns, and their totals: see Converted."""
         ...
 
     def files(self) -> Mapping[str, bytes]:
@@ -220,8 +220,8 @@ def files_of(source: Source) -> tuple[File, ...]:
 
 
 def group_of(files: Sequence[File]) -> bytes:
-    """The files of a Source's group. Every stage of a job is sent its sources: objects would take a
-    minute."""
+    """The files, encoded for the group of a Source. Every process unpickles all sources: objects
+    would take a minute."""
     return zlib.compress(json.dumps([(file.uri, *file.stat) for file in files]).encode())
 
 
@@ -246,11 +246,11 @@ class ConversionJob:
     seed: int = 0
     max_bad_records: int = 0
     overwrite: bool = False  # replaces a split of another plan instead of refusing it
-    verify_existing: bool = False  # reads finished shards again instead of comparing sizes
+    verify_existing: bool = False  # reads finished shards instead of comparing sizes
     scratch: tuple[str, ...] = ()  # temporary files among the sources, removed by the commit
     # required number of records by split, if there is one
     expected: Mapping[str, int] = field(default_factory=dict)
-    # of a Packer's source, by its URI, in order: workers read each alone. They change no output
+    # of a Packer's source, by URI, in order, for one worker each. They do not affect the output
     pieces: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     dry_run: bool = False  # writes nothing
     local_processes: int = 1  # for the report
@@ -269,8 +269,8 @@ class ConversionJob:
 
     @property
     def most_rejected(self) -> int:
-        """How many rejected records of a split are listed. The conversion stops at a source or a
-        shard that has more."""
+        """How many rejected records of a split are listed. A source or shard with more stops the
+        conversion."""
         return self.max_bad_records + MOST_LISTED
 
     @property
@@ -290,7 +290,7 @@ class ConversionJob:
     @cached_property
     def scans(self) -> Sequence[Sequence[tuple[int, Any]]]:
         """What workers scan, in groups: (number of a source, piece of it or None). Sources in
-        buckets form groups of 16 to scan in parallel, as such scans mostly wait."""
+        buckets form groups of 16 to scan in parallel, because such scans mostly wait."""
         if isinstance(self.converter, Packer):  # limited by the CPU, and with much in memory
             numbered = enumerate(self.pieces.get(source.uri, (None,)) for source in self.sources)
             return [[(number, piece)] for number, pieces in numbered for piece in pieces]
@@ -306,7 +306,7 @@ class ConversionJob:
 
     @property
     def num_elements(self) -> int:
-        """How many elements its first stage has, which are numbers from 0."""
+        """The number of elements of the first stage, which are the numbers below it."""
         return len(self.scans)
 
     @cached_property
@@ -316,7 +316,7 @@ class ConversionJob:
 
     @cached_property
     def converter_fields(self) -> str:
-        """The digest_fields of the converter, as JSON. They may have thousands of classes."""
+        """The digest_fields of the converter, as JSON, which may list thousands of classes."""
         return json.dumps(dict(self.converter.digest_fields()), sort_keys=True)
 
     @cached_property

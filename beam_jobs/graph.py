@@ -1,5 +1,5 @@
-"""How the elements of a job get from stage to stage: in lists of this process, or in a pipeline of
-Beam."""
+"""Passes the elements of a job from stage to stage: in lists of this process, or in a Beam
+pipeline."""
 
 import itertools
 from collections import defaultdict
@@ -14,18 +14,20 @@ from pipeline.storage.storage import in_parallel
 
 _MOST_SHARES = 1000
 Stage = Callable[..., Iterable[Any]]
-"""A function of an element, and of what else it is given, that yields others."""
+"""Takes an element and further arguments, and yields elements for the next stage."""
 
 
 @dataclass(frozen=True)
 class Flow:
-    """Elements between two stages, in lists. at_once: how many a stage takes at the same time."""
+    """Elements between two stages, in lists. at_once: how many of them a stage processes
+    concurrently."""
 
     elements: Any
     at_once: int = 1
 
     def each(self, stage: Stage, *given: Any) -> "Flow":
-        """What a stage makes of each element. given: those of Flows reach it as mappings."""
+        """The elements that a stage yields. given: its further arguments; a Flow of pairs becomes a
+        mapping."""
         sides = [dict(side.elements) if isinstance(side, Flow) else side for side in given]
 
         def results(element: Any) -> list[Any]:
@@ -38,7 +40,7 @@ class Flow:
         return replace(self, elements=[*itertools.chain.from_iterable(made)])
 
     def by_key(self, name: str) -> "Flow":
-        """Of pairs: (key, its values) for each key. name: of the step in a pipeline."""
+        """Groups pairs: (key, its values) for each key. name: of the step in a pipeline."""
         del name
         grouped = defaultdict[Any, list[Any]](list)
         for key, value in self.elements:
@@ -46,15 +48,15 @@ class Flow:
         return replace(self, elements=[*grouped.items()])
 
     def per_key(self, name: str, combine: Callable[[Iterable[Any]], Any]) -> "Flow":
-        """Of pairs: (key, what its values are combined to) for each key."""
+        """Reduces pairs: (key, its combined values) for each key."""
         grouped = self.by_key(name).elements
         return replace(self, elements=[(key, combine(values)) for key, values in grouped])
 
 
 @dataclass(frozen=True)
 class _Collection(Flow):
-    """A Flow in a pipeline. elements: a PCollection. beam: the package, which dry runs work
-    without."""
+    """A Flow in a pipeline. elements: a PCollection. beam: the package, which dry runs do not
+    need."""
 
     beam: Any = None
 
@@ -77,16 +79,18 @@ class _Collection(Flow):
 
 
 def pipeline_of(job: ConversionJob, options: Any) -> Any:
-    """The Beam pipeline of a job. Writes what workers need to know of the job, if it is large."""
+    """The Beam pipeline of a job. Writes a large job to a file for its workers."""
     import apache_beam as beam
 
+    stored = StoredJob.of(job)
     pipeline = beam.Pipeline(options=options)
-    # few, as they are in the graph; several, as Dask does not spread what one of them gives
+    # few, because the graph contains them; several, because Dask does not distribute the results
+    # of a single one
     shares = [range(job.num_elements)[number::_MOST_SHARES] for number in range(_MOST_SHARES)]
     numbers = (
         pipeline | "shares" >> beam.Create([*filter(len, shares)]) | "numbers" >> beam.FlatMap(list)
     )
     start = _Collection(numbers | "spread" >> beam.Reshuffle(), beam=beam)
     chain = survey.looked if isinstance(job, survey.Survey) else stages.converted
-    chain(start, StoredJob.of(job))
+    chain(start, stored)
     return pipeline

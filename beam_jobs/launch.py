@@ -1,4 +1,4 @@
-"""Runs a job and reports its verdict, or with --dry-run what it would do.
+"""Runs a job and reports its verdict or, with --dry-run, what it would do.
 
 A dry run scans and assigns in threads, without Beam, and writes nothing."""
 
@@ -41,7 +41,7 @@ class SplitPreview:
     split: str
     plan_digest: str
     records: int
-    rejected: Sequence[str]  # "key: error", as far as the scan can tell
+    rejected: Sequence[str]  # "key: error", of records that the scan rejects
     shard_bytes: Sequence[int]  # predicted
     warnings: Sequence[str]
 
@@ -98,7 +98,7 @@ def preview(job: ConversionJob) -> Iterator[SplitPreview]:
     for split in job.splits:
         of_split = dataclasses.replace(job, sources=tuple(job.sources_of(split)), dry_run=True)
         stored = StoredJob.of(of_split)
-        # A window that is packed takes hundreds of megabytes.
+        # One element per core: packing a window takes hundreds of megabytes.
         found, *sides = stages.planned(Flow(range(of_split.num_elements), num_cores()), stored)
         buckets = dict(found.by_key("by bucket").elements)
         yield from Flow([buckets]).each(_preview, stored, *sides).elements
@@ -107,7 +107,7 @@ def preview(job: ConversionJob) -> Iterator[SplitPreview]:
 def _preview(
     buckets: dict[int, Sequence[Any]], stored: StoredJob, sums: Any, sampled: Any
 ) -> Iterator[SplitPreview]:
-    """The preview of the only split. buckets: what the scan finds."""
+    """Yields the preview of the only split. buckets: the results of the scan."""
     job = stored.job
     (plan,) = stages.plans_of(job, sums, sampled)
     check_expected(job, plan.split, plan.total.records)
@@ -132,7 +132,7 @@ def _preview(
 
 
 def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO_ITS_END) -> None:
-    """Runs the conversion and prints the verdict of every split, unless told not to wait for it.
+    """Runs the conversion and, if it waits for the end, prints the verdict of every split.
 
     Raises ConversionError with the verdict's message if a split is not complete."""
     splits = parser.FACTS["splits"] = {}
@@ -164,7 +164,7 @@ def launch(job: ConversionJob, options, console: Console, waiting: Waiting = _TO
 
 
 def run_survey(job: Survey, options, console: Console) -> None:
-    """Runs a survey to its end. Raises ConversionError unless all has been seen."""
+    """Runs a survey to its end. Raises ConversionError if it failed for some sources."""
     with survey_status(job, console):
         _, failure = _run(job, options, console, Waiting(cancel_on_interrupt=True))
     if failure and job.num_seen() < len(job.groups):
@@ -174,11 +174,11 @@ def run_survey(job: Survey, options, console: Console) -> None:
 def _run(
     job: ConversionJob, options, console: Console, waiting: Waiting
 ) -> tuple[bool, Exception | None]:
-    """Whether the job has ended, and what it failed with."""
+    """Returns whether the job has ended, and the exception that it failed with."""
     runner = find_runner(options.get_all_options()["runner"])
     runner.check_job(job)
     job.output.exists(job.output_dir)  # reports a missing bucket before the scan
-    # of `python -P`, which Beam does not pass on to the workers that it starts
+    # `python -P`, which Beam does not pass on to the workers that it starts
     if sys.flags.safe_path:
         os.environ["PYTHONSAFEPATH"] = "1"
     # Local workers log their start and end, and a failure as six tracebacks, and have no option to
@@ -190,7 +190,7 @@ def _run(
         try:
             has_ended = runner.run(job, options, console, waiting)
             return has_ended, None
-        except SystemExit:  # the service goes on
+        except SystemExit:  # the service continues the job
             has_ended = False
             raise
         except OptionError:

@@ -1,5 +1,5 @@
-"""Progress of a job: bars, or a line a minute where there is no terminal. They read receipts, so
-they work with any runner and any number of processes."""
+"""Progress of a job: bars, or without a terminal a line per minute. They read receipts, so they
+work with any runner and any number of processes."""
 
 import contextlib
 import sys
@@ -73,8 +73,8 @@ def survey_status(job: Survey, console: Console) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _repeated(show: Callable[[], None], job: ConversionJob, console: Console) -> Iterator[None]:
-    """Calls a function every now and then while the block runs the job, and at its end if that
-    redraws a terminal."""
+    """Calls a function periodically while the block runs the job, and on a terminal also at its
+    end."""
     stop = threading.Event()
     seconds = _POLL_SECONDS_REMOTE if job.output.remote else _POLL_SECONDS
     if not console.is_terminal:

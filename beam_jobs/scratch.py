@@ -1,9 +1,10 @@
-"""Uncompresses raw files once, to temporary files that can then be read by ranges.
+"""Uncompresses raw files once, to temporary files that can then be read by ranges; and removes
+temporary files.
 
 A record in a .tar.gz, or in any other compressed stream, cannot be found without reading everything
 before it. The temporary file is in <output>/_scratch until the commit, or a command that fails,
 removes it. Only kill -9 leaves it, and the next run uses it if it is complete. A failing command
-keeps files that it found: another command may be reading them."""
+keeps files that it found there, because another command may be reading them."""
 
 import contextlib
 import hashlib
@@ -34,10 +35,9 @@ _LEAST_BYTES = 1 << 30
 
 
 def remove_scratch(job: ConversionJob, unfinished: str, is_ours: Callable[[str], object]) -> None:
-    """Removes the temporary files whose names are ours. Raises StorageError.
+    """Removes the temporary files with names that are ours. Raises StorageError.
 
-    unfinished: a glob pattern of the files whose partial ones, left by killed workers, are removed,
-    too."""
+    unfinished: a glob pattern of names; what killed workers left of such files is removed, too."""
     directory = job.path("_scratch")
     job.output.sweep(directory, [unfinished])
     names = filter(is_ours, job.output.list(directory))
@@ -78,7 +78,7 @@ class Scratch:
         return self.max_bytes or max(_LEAST_BYTES, _RATIO * compressed_bytes)
 
     def uncompressed(self, raw: Storage, uri: str, compression: Compression | None) -> str:
-        """The path of the uncompressed file. compression: None for the one that the name announces.
+        """The path of the uncompressed file. compression: None for the one that its name states.
         Raises RawDataError if the compressed file is damaged or too large."""
         output = open_storage(self.output_dir)
         stat = raw.stat(uri)
@@ -180,9 +180,9 @@ def readable(
 ) -> Source:
     """The raw file itself as a unit to scan, or its temporary uncompressed copy.
 
-    A copy has the stamp of the raw file: each run makes it again, which is not a change of the raw
-    data. scratch: None forbids writing. split: "" for a file of several. compression: None for the
-    one that the name announces, if any. Raises OptionError if it would have to write, and
+    A copy has the stamp of the raw file, because each run writes a new copy of the same raw data.
+    scratch: None forbids writing. split: "" for a file of several splits. compression: None for the
+    one that the name states, if any. Raises OptionError if it would have to write, and
     RawDataError."""
     storage = open_storage(path)
     if not compression and path.lower().endswith((".gz", ".tgz")):

@@ -1,15 +1,15 @@
-"""The stages of a conversion: functions of one element each, and the one chain that they make.
+"""The stages of a conversion: functions of one element each, and the chain that they form.
 
     scan -> BUCKET -> assign -> SHARD -> gather -> DIGEST -> count -> ALL -> commit
           \\-> sums by bucket, sampled sizes by split
 
-Capitals are groupings. The chain is linear, because some runners lose every other branch. The sums
-and sizes are given to assign, gather and commit. For counting copies, each shard adds 12 bytes per
-record before DIGEST. A dry run has the beginning of the chain.
+Capitals are groupings. The chain is linear, because some runners lose every other branch. Assign,
+gather and commit also receive the sums and sizes. To count copies, each shard adds 12 bytes per
+record before DIGEST. A dry run runs the beginning of the chain.
 
 Keys are integers (Python hashes differ between processes) and never None. The payload is never
-grouped. Rejects and counts are part of the results: there are no tags and no finish_bundle. The
-counters are for the runner's own pages."""
+grouped. Rejects and counts are part of the results, without tags or finish_bundle. The counters are
+for the runner's own pages."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -60,8 +60,8 @@ Samples = Mapping[int, Sampled]  # by split number
 
 
 def planned(start: Any, stored: StoredJob) -> tuple[Any, Any, Any]:
-    """What the scan finds, and the sums and samples that decide the plans. start: a Flow of the
-    numbers of job.scans."""
+    """Flows of the scanned rows, and of the sums and samples that decide the plans. start: a Flow
+    of the numbers of job.scans."""
     found = start.each(scan, stored)
     sums = found.each(measure, stored).per_key("sums", add_sums)
     if not stored.job.converter.transforms:
@@ -71,7 +71,7 @@ def planned(start: Any, stored: StoredJob) -> tuple[Any, Any, Any]:
 
 
 def converted(start: Any, stored: StoredJob) -> Any:
-    """The chain to its end. start: as of planned."""
+    """The entire chain. start: see planned."""
     found, *sides = planned(start, stored)
     assigned = found.by_key("by bucket").each(assign, stored, *sides)
     gathered = assigned.by_key("by shard").each(gather, stored, *sides)
@@ -134,8 +134,8 @@ def sample(
 def assign(element: Values, stored: StoredJob, sums: Sums, sampled: Samples) -> Iterator[Keyed]:
     """A bucket's rows -> (shard key, References) ...
 
-    The element of summaries claims the splits and adds one value per shard, its result if an
-    earlier run wrote it."""
+    The element of summaries claims the splits and adds one value per shard: its result if an
+    earlier run wrote it, else no rows, so that empty shards are written, too."""
     key, values = element
     if key == SUMMARIES:
         yield from _claimed([*values], stored, plans_of(stored.job, sums, sampled))
@@ -167,13 +167,13 @@ def _claimed(
             for each in () if job.verify_existing else finished_shards(plan):
                 contents = Contents.of(each, plan.shard_file(each.shard))
                 yield _key(job, plan.split, each.shard), (Written.of(each, reused=True), contents)
-        for shard in range(plan.num_shards):  # so that shards without rows are written, too
+        for shard in range(plan.num_shards):
             yield _key(job, plan.split, shard), References.of([])
     yield from ((SUMMARIES, summary) for summary in summaries)
 
 
 def gather(element: Values, stored: StoredJob, sums: Sums, sampled: Samples) -> Iterator[Keyed]:
-    """A shard's rows -> (SUMMARIES, Written) and, by group, (number, Contents). Writes the shard
+    """A shard's rows -> (SUMMARIES, Written) and (group of digests, Contents) ... Writes the shard
     and its receipt. The element of summaries adds the contents of splits converted before."""
     from apache_beam.metrics.metric import Metrics  # a dry run needs no Beam
 
@@ -208,7 +208,7 @@ def count(element: Values) -> Iterator[Keyed]:
 
 
 def commit(element: Values, stored: StoredJob, sums: Sums, sampled: Samples) -> Iterator[str]:
-    """All results and summaries -> the verdict of each split. A single element, because splits
+    """All results and summaries -> the verdict of each split, in a single element, because splits
     share a manifest."""
     if stored.is_committed:  # the runner lost the answer
         return
@@ -258,7 +258,7 @@ def plans_of(job: ConversionJob, sums: Sums, sampled: Samples) -> list[SplitPlan
 
 
 def plan_of(job: ConversionJob, split: str, sums: Sums, sampled: Samples) -> SplitPlan:
-    """The plan of a split. A process makes it once, as its digest reads all sources."""
+    """The plan of a split. A process computes it once, because its digest covers all sources."""
     if split not in job.plans:
         number = job.splits.index(split)
         first = number << _SHARD_BITS

@@ -1,8 +1,9 @@
-"""How a job reaches its workers: as bytes in the graph of the runner, or in a file that they read.
+"""Sends a job to its workers: as bytes in the runner's graph, or in a file that they read.
 
-Each stage of a graph has all that its function is given, and Dataflow takes graphs up to 20 MB,
-which 40,000 sources exceed. So a job that is not small is a file in <output>/_scratch, and its
-stages have the path and a digest. Launcher and commit remove the file."""
+Each stage in a graph contains all arguments of its function, and Dataflow accepts graphs of up to
+20 MB, which 40,000 sources exceed. A job that is not small is therefore a file in
+<output>/_scratch, and its stages contain the path and a digest. Launcher and commit remove the
+file."""
 
 import functools
 import hashlib
@@ -29,9 +30,9 @@ _FILE = re.compile(r"job\.(\d+)\.[0-9a-f]{32}")
 class StoredJob:
     """A job for workers.
 
-    data: the pickled job if it is small.
-    path, digest: of the file that has it otherwise.
-    verdicts: the files that say how this run ended."""
+    data: the pickled job if it is small, else b"".
+    path, digest: of the file that contains it otherwise.
+    verdicts: the files that state how this run ended."""
 
     data: bytes
     path: str
@@ -51,8 +52,8 @@ class StoredJob:
 
     @property
     def job(self) -> Any:
-        """The job, of which all stages in a process have one copy. Raises ConversionError if its
-        file is missing or damaged."""
+        """The job. All stages in a process share one copy. Raises ConversionError if its file is
+        missing or damaged."""
         return _job(self)
 
     @property

@@ -1,8 +1,8 @@
-"""A survey: a job before a conversion, which looks at all raw data in parallel.
+"""A survey: a job that looks at all raw data in parallel before a conversion.
 
-What it sees in some sources is a file in <output>/_scratch, named by everything that this depends
-on: a survey that was interrupted looks at nothing twice, nor does the same command again. The
-commit of the conversion removes the files."""
+Its results for a group of sources are a file in <output>/_scratch, named by a hash of everything
+that they depend on, so an interrupted survey resumes. The commit of the conversion removes the
+files."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -24,8 +24,11 @@ _REMEDY = "Remove it, and run the command again."
 
 @dataclass(frozen=True, kw_only=True)
 class Survey(ConversionJob):
-    """A job that looks at sources. look: returns what one shows, as JSON has it; raises
-    RawDataError. groups: of sources for a worker. name: of the files, without their number."""
+    """A job that looks at sources.
+
+    look: returns the findings for one source, as JSON; raises RawDataError.
+    groups: the sources that a worker looks at together.
+    name: of the files, without their number."""
 
     look: Callable[[Source], Json]
     groups: Sequence[Sequence[Source]]
@@ -47,8 +50,8 @@ class Survey(ConversionJob):
         return sum(name.startswith(f"{self.name}-") for name in names)
 
     def results(self) -> Iterator[Json]:
-        """What each source shows, in order. Raises RawDataError as `look` did; ConversionError if
-        the runner lost a group."""
+        """Yields the findings for each source, in order. Raises the RawDataError of `look`;
+        ConversionError if the runner lost a group."""
         listed = self.output.list(self.path("_scratch")).items()
         stats = {self.path(f"_scratch/{name}"): stat for name, stat in listed}
         for path in self.paths:
@@ -66,7 +69,7 @@ class Survey(ConversionJob):
 
 
 def remove_surveys(job: ConversionJob) -> None:
-    """Removes what surveys saw, including those of earlier raw data and options. Raises
+    """Removes the files of all surveys, including those of earlier raw data and options. Raises
     StorageError."""
     remove_scratch(job, "survey.*", _SEEN.fullmatch)
 
@@ -77,11 +80,11 @@ def looked(start: Any, stored: StoredJob) -> Any:
 
 
 def look(number: int, stored: StoredJob) -> Iterator[None]:
-    """Writes what the sources of a group show."""
+    """Writes the findings for the sources of a group."""
     job: Survey = stored.job
     path, sources = job.paths[number], job.groups[number]
     if job.output.exists(path) and "sources" in _parsed(path, job.output.read(path)):
-        return  # an error may be gone
+        return  # but not for an error, whose cause may be gone
     try:
         seen: Json = {"sources": [job.look(source) for source in sources]}
     except RawDataError as e:  # the launcher raises the first one in order
@@ -93,5 +96,5 @@ def look(number: int, stored: StoredJob) -> Iterator[None]:
 
 
 def _parsed(path: str, data: bytes) -> Json:
-    """What a file says: `sources`, or an `error`. Raises ConversionError."""
+    """The content of a file: `sources`, or an `error`. Raises ConversionError."""
     return read_sealed(JsonFile(path, ConversionError, _REMEDY), data, Json)

@@ -1,1 +1,1 @@
-"""What is known of each record until it is written: references, rows of packed files, sums."""
+"""What a conversion shuffles and adds up: references, rows of packed files, sums."""

@@ -1,5 +1,5 @@
-"""Exact sums over the columns of a table: made of the records of a shard, kept in its receipt,
-added up by the commit.
+"""Exact sums over the columns of a table: computed from the records of a shard, stored in its
+receipt, added up by the commit.
 
 They do not depend on the order of the records, so every runner writes the same statistics."""
 
@@ -40,8 +40,8 @@ class ColumnSums:
 
     @staticmethod
     def of(values: np.ndarray, *, classes: bool) -> "ColumnSums":
-        """The sums of values. These are float32, in which NaN is missing; integers; or numbers of
-        classes, which are missing below 0. None is infinite."""
+        """The sums of values: finite float32, where NaN is missing; integers; or numbers of
+        classes, which are missing if below 0."""
         present = values[values >= 0 if classes else ~np.isnan(values)]
         counts = len(present), values.size - len(present)
         if classes:
@@ -66,7 +66,7 @@ class ColumnSums:
         self.classes = dict(Counter(self.classes) + Counter(other.classes))
 
     def statistics(self, names: Sequence[str] = ()) -> ColumnStatistics:
-        """The statistics that these sums give. names: of the classes, if it has classes."""
+        """The statistics of the column. names: of its classes, if it has any."""
         if names:
             classes = {name: self.classes.get(str(number), 0) for number, name in enumerate(names)}
             return ColumnStatistics(self.count, self.missing, categories=classes)
@@ -80,10 +80,10 @@ class ColumnSums:
 
 
 def _float_sums(values: np.ndarray) -> tuple[int, int]:
-    """The total and squares of finite float32.
+    """The sum of finite float32, and of their squares.
 
-    Those of one exponent are integers of 24 bits times a power of two, whose sums are exact in
-    float64. So are those of their squares in two halves."""
+    Values of one exponent are integers of 24 bits times a power of two, whose sums are exact in
+    float64. So are the sums of their squares in two halves."""
     exponents = np.maximum(np.frexp(values)[1], _LEAST)
     integers = np.ldexp(values.astype(np.float64), 24 - exponents).astype(np.int64)
     squares = integers * integers
@@ -96,7 +96,7 @@ def _float_sums(values: np.ndarray) -> tuple[int, int]:
 
 
 def _integer_sums(values: np.ndarray) -> tuple[int, int]:
-    """The total and squares of integers, from parts of 22 bits."""
+    """The sum of integers, and of their squares, from parts of 22 bits."""
     wide = values.astype(np.int64)
     parts = ((wide & 0x3FFFFF, 0), (wide >> 22 & 0x3FFFFF, 22), (wide >> 44, 44))
     total = sum(int(part.sum()) << bits for part, bits in parts)

@@ -1,7 +1,7 @@
-"""Digests of rows by vectors: sums of hashes, which do not depend on the order of the rows.
+"""Vectorized digests of rows: sums of hashes, which do not depend on the order of the rows.
 
-They identify plans, and show whether a runner lost or repeated rows. They are no proof against
-someone who chooses rows on purpose; the digest of keys in the manifest is of another kind."""
+They identify plans, and show whether a runner lost or repeated rows. They do not protect against
+rows chosen to collide; the digest of keys in the manifest is of another kind."""
 
 import hashlib
 from collections.abc import Iterable
@@ -29,8 +29,8 @@ class BucketSums(NamedTuple):
 
 
 def add_sums(sums: Iterable[BucketSums]) -> BucketSums:
-    """The total. Sizes and numbers of records are added like digests, which wrap around far above
-    them."""
+    """The total. Sizes and record counts are added like digests, because they stay far below the
+    modulus."""
     return BucketSums(*map(add_digests, zip(*sums, strict=True)))
 
 
@@ -57,13 +57,13 @@ def text_hashes(texts: Iterable[bytes]) -> np.ndarray:
 
 
 def hash_sum(hashes: np.ndarray) -> int:
-    """The sum of hashes, uint64, and of second ones made of them: 128 bits, to be added modulo
-    2^128."""
+    """128 bits, to be added modulo 2^128: the sum of the hashes, uint64, and that of hashes of
+    them."""
     return _sum(hashes) + (_sum(mixed(hashes + _STEP)) << 64) & ((1 << 128) - 1)
 
 
 def _sum(numbers: np.ndarray) -> int:
-    """Exact, of fewer than 2^32 numbers."""
+    """The exact sum of fewer than 2^32 numbers."""
     return (int((numbers >> _HALF).sum()) << 32) + int((numbers & _LOW).sum())
 
 

@@ -1,9 +1,9 @@
-"""Rows of packed files: what a conversion shuffles, instead of References, where each record is
-made of several pieces of raw data.
+"""Rows of packed files, which a conversion shuffles instead of References if each record consists
+of several pieces of raw data.
 
-A packed file has its rows in the order of their ranks, so those of a shard are one range of each
-file: gathering makes a request per file, not per record. A row travels as about 10 bytes, and is in
-its file as payload, key and trailer, so that one range has all of it."""
+A packed file has its rows in the order of their ranks, so the rows of a shard are one range of each
+file: gathering makes a request per file, not per record. A shuffled row takes about 10 bytes. Its
+file stores it as payload, key and trailer, so that one range contains all of it."""
 
 import itertools
 import pickle
@@ -20,9 +20,9 @@ from pipeline.errors import RawDataError
 from pipeline.shards.frames import FRAME_BYTES, crc32c
 from pipeline.storage.schemes import open_storage
 
-# size: of the record; 0 if the scan rejects the row. file, begin: where the row is stored, by the
-# number of the file. more: how many bytes longer than the record that is. is_repeat: an earlier row
-# has its key.
+# size: of the record; 0 if the scan rejects the row. file, begin: the number of the file that
+# stores the row, and its offset there. more: bytes stored in addition to the record. is_repeat: an
+# earlier row has the same key.
 ROW = np.dtype(
     [
         ("rank", "<u8"),
@@ -40,8 +40,8 @@ _ROWS_AT_ONCE = 4096
 
 
 def trailer_type(columns: Iterable[str]) -> np.dtype:
-    """What each row ends with: offset, in the raw file; crc32c, of the record; the converter's
-    columns; and check, the crc32c of all before it."""
+    """The end of each stored row: offset, in the raw file; crc32c, of the record; key_size; the
+    converter's columns; and check, the crc32c of everything before it."""
     usual = [("offset", "<i8"), ("crc32c", "<u4"), ("key_size", "<u4")]
     return np.dtype([*usual, *((name, "<i8") for name in columns), ("check", "<u4")])
 
@@ -63,8 +63,8 @@ class PackedFile:
 
 
 class PackedRecords(NamedTuple):
-    """What is stored of some rows. payloads: the records; of a row that the scan rejects, JSON of
-    its raw file and the error. trailers: see trailer_type."""
+    """Stored rows. payloads: the records, or for rows that the scan rejects, JSON of the raw file
+    and the error. trailers: see trailer_type."""
 
     keys: Sequence[bytes]
     payloads: Sequence[bytes]
@@ -73,15 +73,15 @@ class PackedRecords(NamedTuple):
 
 @dataclass(frozen=True)
 class PackedRows:
-    """Rows of packed files, all of a split. rows: ROW [rows]. sums: of a file's rows in a
-    bucket."""
+    """Rows of packed files of one split. rows: ROW [rows]. sums: set if the rows are those of one
+    file in a bucket."""
 
     files: tuple[PackedFile, ...]
     rows: np.ndarray
     sums: BucketSums = field(default_factory=BucketSums)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Compressed by bytes of equal place: most of them hardly vary."""
+        """Compressed byte column by byte column, because most columns hardly vary."""
         columns = self.rows.view(np.uint8).reshape(-1, ROW.itemsize).T
         values = pickle.dumps((self.files, columns.tobytes(), self.sums), pickle.HIGHEST_PROTOCOL)
         return _unpickled, (zlib.compress(values, _LEVEL),)
@@ -106,23 +106,23 @@ class PackedRows:
 
     @property
     def framed_bytes(self) -> np.ndarray:
-        """int64 [rows]: the size in a shard, 0 for those that the scan rejects. Repeated ones
-        count, too."""
+        """int64 [rows]: the size in a shard; 0 for rows that the scan rejects, but not for
+        repeats."""
         size = self.rows["size"].astype(np.int64)
         return np.where(size, size + FRAME_BYTES, 0)
 
     def take(self, rows: Any) -> "PackedRows":
-        """Those with the given numbers, or of a slice or a mask."""
+        """The rows with the given numbers (or mask, or slice)."""
         return PackedRows(self.files, self.rows[rows])
 
     def alone(self) -> PackedRecords:
-        """What is stored of few rows: a request for each. Raises RawDataError if one is damaged."""
+        """The stored rows, with a request for each. Raises RawDataError if one is damaged."""
         rows = self.rows
         return self._opened(rows, [*self._read(rows["file"], rows["begin"], _ends(rows))])
 
     def records(self) -> Iterator[PackedRecords]:
-        """What is stored of the good rows, some at a time: a request for each file and 128 MiB.
-        Raises RawDataError if one is damaged."""
+        """Yields the stored good rows in batches, with a request for each file and 128 MiB. Raises
+        RawDataError if one is damaged."""
         chunk = np.cumsum(self.rows["size"] + self.rows["more"]) // _READ_BYTES
         cuts = np.flatnonzero(np.diff(chunk)) + 1
         for rows, good in zip(np.split(self.rows, cuts), np.split(self.good, cuts), strict=True):
@@ -143,7 +143,7 @@ class PackedRows:
             yield self._opened(some, [data[of][begin:end] for of, begin, end in bounds])
 
     def _read(self, file: np.ndarray, begin: np.ndarray, end: np.ndarray) -> Iterator[bytes]:
-        """These ranges of files, all in one storage: a request for each."""
+        """Reads ranges of files, which are all in one storage, with a request for each."""
         spans = zip(file.tolist(), begin.tolist(), end.tolist(), strict=True)
         ranges = ((self.files[number], begin, end) for number, begin, end in spans)
         if self.files[0].body is not None:
@@ -168,7 +168,7 @@ class PackedRows:
 
 
 def _ends(rows: np.ndarray) -> np.ndarray:
-    """int64 [rows]: where what is stored of each ends."""
+    """int64 [rows]: the end of each stored row in its file."""
     return rows["begin"] + rows["size"] + rows["more"]
 
 
@@ -191,11 +191,11 @@ def joined(pieces: Sequence[PackedRows]) -> PackedRows:
 
 
 def merged(pieces: Sequence[PackedRows], most_repeats: int) -> PackedRows:
-    """The rows of a bucket by (rank, key). Of those with one key, all but the first in the raw data
-    are marked: by source, place, number and line.
+    """The rows of a bucket by (rank, key). Of rows with the same key, all but the first in the raw
+    data (by source, place, number and line) are marked as repeats.
 
-    Reads keys where ranks are equal, which is rare. If these are more than most_repeats, so that
-    the conversion fails, takes them for repeats."""
+    Reads the keys of rows with equal ranks, which are rare. If there are more than most_repeats, so
+    that the conversion fails, considers them repeats without reading their keys."""
     rows = joined(sorted(pieces, key=lambda piece: piece.files[0].place))
     rank = rows.rows["rank"]
     order = np.argsort(rank, kind="stable")

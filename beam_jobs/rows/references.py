@@ -17,13 +17,13 @@ import numpy as np
 from pipeline.shards.naming import ranks
 from pipeline.storage.storage import Stat
 
-# a batch's column is as wide as its longest cell, also in every bucket that the row goes to
+# a column is as wide as its longest cell, in the batch and in every bucket that gets the row
 MAX_NAME_BYTES = 4096
 DUPLICATE = "duplicate key: another record of this split has the same name"
 _KEPT = MAX_NAME_BYTES // 16  # characters of a name or error that is too long
 _LEVEL = 1  # of zlib: 190 MB/s
 _KEYS_AT_ONCE = 1 << 16  # as Python's bytes
-# with one value per row, but for `file`, which indexes `files`
+# fields with one value per row, except `file`, which indexes `files`
 _ARRAYS = ("key", "offset", "size", "error")
 
 
@@ -101,8 +101,8 @@ class References:
         return References(files=(file,), file=np.zeros(len(arrays["key"]), np.int32), **arrays)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The compressed rows: runners keep several pickled copies of each row in memory, which
-        shrink to a seventh."""
+        """Compressed to a seventh, because runners keep several pickled copies of each row in
+        memory."""
         values = tuple(getattr(self, field.name) for field in fields(self))
         return _unpickled, (zlib.compress(pickle.dumps(values, pickle.HIGHEST_PROTOCOL), _LEVEL),)
 
@@ -145,7 +145,7 @@ class References:
         return replace(self, error=errors)
 
     def __iter__(self) -> Iterator[Reference]:
-        # not over lists of all cells, which take five times the arrays' memory
+        # in blocks, because lists of all cells take five times the memory of the arrays
         for begin in range(0, len(self), 1024):
             rows = slice(begin, begin + 1024)
             columns = {name: column[rows].tolist() for name, column in self.columns.items()}
@@ -158,8 +158,8 @@ class References:
 
     @property
     def decisive(self) -> list[np.ndarray]:
-        """Everything but the keys that determines the bytes of each record: all columns except its
-        location, and those whose names begin with _."""
+        """Everything besides the keys that determines the bytes of each record: size, error, and
+        the columns whose names do not begin with _."""
         names = (name for name in sorted(self.columns) if name[0] != "_")
         return [self.size, self.error, *(self.columns[name] for name in names)]
 
@@ -175,8 +175,8 @@ def _unpickled(compressed: bytes) -> References:
 
 
 def bounded(row: Reference) -> Reference:
-    """The row; if its key exceeds 4,096 bytes, a rejected row with a short unique key. Long errors
-    are cut, too."""
+    """The row, or if its key exceeds 4,096 bytes, a rejected row with a short unique key. Long
+    errors are cut, too."""
     # a character is 4 bytes at most
     if len(row.key) <= MAX_NAME_BYTES // 4 and len(row.error) <= MAX_NAME_BYTES // 4:
         return row
@@ -209,16 +209,15 @@ def concat(batches: Sequence[References]) -> References:
 
 
 def escaped(name: str) -> str:
-    """A name from raw data, as receipts and the ledger state it."""
+    """A name from raw data, in the form for receipts and the ledger."""
     return name.encode("utf-8", "backslashreplace").decode()
 
 
 def in_order(seed: int, split: str, refs: References) -> References:
-    """The rows sorted by (rank, key); rows with equal keys by all their values, so input order
-    never matters.
+    """The rows sorted by (rank, key), and rows with equal keys by all their values, so that the
+    input order never matters.
 
-    A table may list an image twice, with two labels: even then their places are the same on every
-    run."""
+    A table may list an image twice with two labels: even then, every run yields the same order."""
     uris = np.array([encoded(file.uri) for file in refs.files] or [b""], "S")
     place = uris[refs.file] if len(refs) else refs.key
     rank = refs.ranks(seed, split)

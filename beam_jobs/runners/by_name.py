@@ -22,13 +22,13 @@ from pipeline.packages import how_to_install
 _CONNECT_SECONDS = 10
 _PAGE = "docs/runners.md has both commands."
 _REASON_LENGTH = 160  # of each end
-# in the text of an error from a job that started
+# in the text of errors from jobs that have started
 _OF_A_JOB = ("[while running ", f"{InfeedError.__module__}.")
 
 
 class Other(Runner):
-    """A runner that only Beam or a user knows. It may fail for a reason of its own, of any class:
-    there is no Java, no job server or a missing package, or its workers were lost."""
+    """A runner that only Beam or a user knows. It may fail with an exception of any class: there is
+    no Java or no job server, a package is missing, or workers were lost."""
 
     def __init__(self, beam_class: str) -> None:
         self.beam_class = beam_class
@@ -60,7 +60,7 @@ class Other(Runner):
 
 
 class Portable(Other):
-    """A job service, whose workers --environment_type names."""
+    """A job service, with workers of --environment_type."""
 
     name = "portable"
     help = "the job service of --job_endpoint, with --environment_type for its workers"
@@ -120,9 +120,9 @@ RUNNERS: Mapping[str, Runner] = {
 
 
 def find_runner(name: str) -> Runner:
-    """The runner of --runner, given its short name, Beam's name or its class.
+    """The runner with this short name, Beam's name or class.
 
-    Imports the class, because this defines its options. Raises OptionError."""
+    Imports the class, because that defines its options. Raises OptionError."""
     short = _short(name.rpartition(".")[2] if name.startswith("apache_beam.") else name)
     for runner in RUNNERS.values():
         if short in (runner.name, *runner.aliases) or name == runner.beam_class:

@@ -15,8 +15,7 @@ from pipeline.console.console import Console
 from pipeline.errors import ConversionError, OptionError
 
 _CONNECT_SECONDS = 10  # Dask's default is 30, even if the port refuses connections
-# Dask starts workers again; without any, a job waits no longer than this. By default, it waits
-# forever
+# Dask restarts workers; by default, a job without any waits forever
 _WITHOUT_WORKERS = {"distributed.scheduler.no-workers-timeout": "15s"}
 _NO_START = "Nanny failed to start"  # of Dask's error for a worker that died before it connected
 _PACKAGE = "beam_jobs"

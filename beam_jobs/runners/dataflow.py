@@ -21,7 +21,7 @@ from pipeline.storage.storage import join
 
 
 class Dataflow(Runner):
-    """Submits jobs, which end without their launcher."""
+    """Submits jobs, which need no launcher to complete."""
 
     name = "dataflow"
     beam_class = "apache_beam.runners.dataflow.dataflow_runner.DataflowRunner"

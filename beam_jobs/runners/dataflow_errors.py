@@ -1,4 +1,4 @@
-"""What Google's services answer, as errors of one line with a remedy."""
+"""Turns the answers of Google's services into errors of one line with a remedy."""
 
 import contextlib
 import re

@@ -10,7 +10,7 @@ from pipeline.console.console import Console
 
 
 class Local(Runner):
-    """Beam's runner in this process. Its DirectRunner also uses this class for our graph, but first
+    """Beam's runner in this process. Beam's DirectRunner also uses it for our graph, but first
     tries to download another runner."""
 
     name = "local"

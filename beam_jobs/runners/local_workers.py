@@ -57,8 +57,8 @@ def watched_workers() -> Iterator[None]:
 
 
 class _WatchedHandler(SubprocessSdkWorkerHandler):  # pyright: ignore[reportGeneralTypeIssues]
-    """Beam's handler of one worker process. If the process dies, the handler answers in its place,
-    and kills the others, whose answers nobody needs."""
+    """Beam's handler of one worker process. If the process dies, the handler answers in its place
+    and kills the other workers, because the job has failed."""
 
     deaths: list[str]
     workers: list[subprocess.Popen[bytes]]
@@ -99,7 +99,7 @@ class _WatchedHandler(SubprocessSdkWorkerHandler):  # pyright: ignore[reportGene
             self._closing.wait(_REPEAT_SECONDS)
 
     def _connect(self) -> None:
-        """Takes the data for the process and sends none: the job would wait until it connects."""
+        """Discards the data for the process, because the job would wait for it to connect."""
         for _ in self.data_plane_handler.Data((), self):
             pass
 

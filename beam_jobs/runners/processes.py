@@ -1,4 +1,4 @@
-"""How many processes a conversion starts on this machine: --local-processes.
+"""The number of processes that a conversion starts on this machine: --local-processes.
 
 Beam is imported only inside functions."""
 
@@ -30,8 +30,8 @@ def process_flags(args: Namespace) -> Sequence[str]:
 
 
 def with_processes(job: ConversionJob, options: Any, console: Console) -> ConversionJob:
-    """The job with its number of processes, which Beam's options have as well: decided here, unless
-    a flag did."""
+    """The job with its number of processes, which Beam's options get, too. Decides it unless a flag
+    has."""
     from apache_beam.options.pipeline_options import DirectOptions
 
     direct = options.view_as(DirectOptions)
@@ -51,8 +51,8 @@ def with_processes(job: ConversionJob, options: Any, console: Console) -> Conver
 
 
 def auto_processes(seconds: float, cores: int, free_bytes: int) -> int:
-    """How many processes to start for work that takes one core this long: as many as there are
-    cores and memory for, but one for less than 30 s."""
+    """The number of processes for work that takes one core this long: one for less than 30 s, and
+    no more than there are cores and memory for."""
     return max(1, min(cores, free_bytes // _BYTES_PER_PROCESS, int(seconds / _SECONDS_PER_PROCESS)))
 
 

@@ -1,5 +1,5 @@
-"""What a conversion needs of one of Beam's runners. Each of ours is a subclass in a module of its
-own.
+"""The base class of runners: what a conversion needs of a runner of Beam. Each subclass is in a
+module of its own.
 
 Beam is imported only inside functions, so that --help and --dry-run work without it."""
 
@@ -11,8 +11,7 @@ from pipeline.console.console import Console
 
 
 class Runner:
-    """A runner of Beam. Methods and attributes are what most runners need; a subclass changes the
-    others.
+    """A runner of Beam. A subclass overrides what differs from most runners.
 
     name: for --runner.
     beam_class: the full path of Beam's class.

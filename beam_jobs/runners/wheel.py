@@ -1,8 +1,9 @@
 """Builds the wheel of our own packages that the workers of a cluster install, from the code that
 runs here.
 
-Not by a build backend: a launcher may have none, nor a network, and no backend rebuilds a wheel
-from an installed one. The same code gives the same bytes. Depends only on the standard library."""
+Without a build backend: a launcher may have neither a backend nor a network, and no backend
+rebuilds a wheel from an installed package. The same code produces the same bytes. Depends only on
+the standard library."""
 
 import base64
 import hashlib

@@ -81,7 +81,7 @@ def check_claim(plan: SplitPlan) -> None:
     """Raises ConversionError if another plan owns the split and may not be overwritten. Claims
     nothing.
 
-    Renews the claim of the same plan, if the raw data have changed where that does not matter."""
+    Renews the claim of the same plan if raw data have changed that no finished shard contains."""
     job = plan.job
     check_mergeable(find_manifest(job.output_dir, job.output), job)
     if not job.output.exists(_path(plan)):
@@ -112,8 +112,8 @@ def check_claim(plan: SplitPlan) -> None:
 
 
 def claim(plan: SplitPlan) -> None:
-    """Claims the split for this plan, after check_claim of all splits of its job. Raises what
-    check_claim raises."""
+    """Claims the split for this plan, once check_claim has passed for all splits of the job. Raises
+    the errors of check_claim."""
     new = Claim.of(plan)
     if plan.job.output.create(_path(plan), sealed_line(dataclasses.asdict(new))):
         return
@@ -153,8 +153,8 @@ def _resume(plan: SplitPlan, old: Claim) -> None:
 
 
 def check_mergeable(manifest: Manifest | None, job: ConversionJob) -> None:
-    """Raises ConversionError if splits that remain in the manifest have another name, schema,
-    labels or files."""
+    """Raises ConversionError if splits that stay in the manifest have another name, schema, labels
+    or files."""
     other_splits = sorted(set(manifest.splits) - set(job.splits)) if manifest else ()
     if manifest is None or not other_splits:
         return

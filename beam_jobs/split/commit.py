@@ -1,8 +1,8 @@
 """Commit: proves that a split is complete, then publishes index, ledger, sidecars and, last, the
 manifest.
 
-It is the last step of the Beam graph, so detached jobs need no launcher. It is idempotent, so it
-may be retried.
+It is the last step of the Beam graph, so detached jobs need no launcher. It is idempotent, so
+runners may retry it.
 
 A verdict states how one split of one run ended, in a small JSON file that the launcher reads and
 removes. If the launcher was killed or did not wait, the commit of a later run removes it."""
@@ -133,9 +133,9 @@ def commit_split(
 ) -> Verdict:
     """Publishes a complete split and its verdict; returns the verdict.
 
-    counted: the copies in all splits, of which the uncommitted ones may still be those of before.
-    Raises ConversionError if records were lost or, after writing the ledger, if too many were
-    rejected."""
+    counted: the copies in all splits. uncommitted: splits whose files may still be those of an
+    earlier run. Raises ConversionError if records were lost or, after writing the ledger, if too
+    many were rejected."""
     job = plan.job
     split = plan.split
     written = sorted(written, key=attrgetter("shard"))
@@ -178,8 +178,8 @@ def commit_split(
 def _proven_rows(
     plan: SplitPlan, written: Sequence[Written], proven: Ledger
 ) -> Iterator[np.ndarray]:
-    """The rows of the index. At its end, lists what was rejected; raises if that is too much, so
-    that no index appears."""
+    """Yields the rows of the index. After the last, publishes the list of rejected records, and
+    raises if there are too many, so that no index appears."""
     yield from prove(plan, written, proven)
     renew_claim(plan)
     job = plan.job
@@ -216,10 +216,10 @@ def _entry(plan: SplitPlan, proven: Ledger, index_crc32c: int) -> SplitEntry:
 def _publish_copies(
     plan: SplitPlan, entry: SplitEntry, counted: Counted, uncommitted: Collection[str]
 ) -> Iterator[str]:
-    """Publishes the copies in this split, and in it and each that is committed; yields what to tell
-    of them.
+    """Publishes the copies within this split, and in it and each committed split; yields warnings
+    about them.
 
-    Leaves out splits of which not all records were counted: an older infeed wrote them."""
+    Leaves out splits with uncounted records: an older infeed wrote them."""
     job = plan.job
     split = plan.split
     manifest = find_manifest(job.output_dir, job.output)

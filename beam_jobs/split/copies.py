@@ -1,6 +1,7 @@
 """Counts copies: records with the same raw content, within a split and across splits.
 
-Only digests and places travel, grouped by digest, so that no process holds those of all records."""
+Only digests and places are shuffled, grouped by digest, so that no process holds those of all
+records."""
 
 import heapq
 import itertools
@@ -46,8 +47,8 @@ class Contents(NamedTuple):
         return Contents(receipt.split, file, receipt.file, digests, rows)
 
     def by_group(self, records: int) -> Iterator[tuple[int, "Contents"]]:
-        """(number of the group, its records), for each group that has any. records: of the
-        conversion."""
+        """Yields (number of a group, its records) for each group that has any. records: their
+        number in the conversion."""
         groups = self.digests % np.uint64(records // _RECORDS_PER_GROUP + 1)
         order = np.argsort(groups, kind="stable")  # not a mask per group: there may be hundreds
         for some in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
@@ -57,8 +58,8 @@ class Contents(NamedTuple):
 
 
 def contents_before(job: ConversionJob) -> Iterator[Contents]:
-    """Those in the output directory of splits that the job does not write; without the shards whose
-    receipts were removed or replaced."""
+    """Yields the contents of the splits in the output directory that the job does not write, except
+    for shards whose receipts were removed or replaced."""
     manifest = find_manifest(job.output_dir, job.output)
     for split, entry in manifest.splits.items() if manifest else ():
         if split not in job.splits:
@@ -74,7 +75,7 @@ class _Place(NamedTuple):
     row: int
 
     def name(self, job: ConversionJob) -> str:
-        """The name of the record that is there: of its file; "" if it has none."""
+        """The file name of the record at this place; "" if it has none."""
         try:
             receipt = parse_receipt(job.output.read(job.path(self.receipt)))
             sizes = receipt.index_rows()[: self.row + 1, 0].tolist() if receipt else [0]
@@ -94,9 +95,11 @@ class _Place(NamedTuple):
 
 @dataclass
 class Counted:
-    """Of one group, or of all. records: by split. copies: by two splits and one of them, its
-    records that the other has, too. examples: (digest, place of a record, place of a copy) by two
-    splits, those of the lowest digests."""
+    """Counts in one group, or in all.
+
+    records: by split.
+    copies: by pair of splits and one of the two: its records that the other has, too.
+    examples: by pair of splits: (digest, place of a record, place of a copy), lowest digests."""
 
     records: Counter[str] = field(default_factory=Counter)
     copies: Counter[tuple[_Pair, str]] = field(default_factory=Counter)
@@ -111,7 +114,7 @@ class Counted:
             self.examples[pair] = heapq.nsmallest(EXAMPLES, several, key=itemgetter(0))
 
     def of(self, job: ConversionJob, prints: Mapping[str, str]) -> Copies:
-        """The copies in two splits, or in one. prints: their fingerprints."""
+        """The copies in one or two splits. prints: their fingerprints."""
         pair = min(prints), max(prints)
         named = [(one.name(job), other.name(job)) for _, one, other in self.examples.get(pair, ())]
         records = {split: self.copies[pair, split] for split in prints if named}

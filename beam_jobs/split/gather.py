@@ -1,9 +1,9 @@
 """Gather: writes one shard from its rows, in one pass over ranged reads, with one record in memory,
 never a shard.
 
-Keeps a shard that an earlier run finished, and compares bytes where sizes and receipts are not
-enough. The same plan gives the same bytes on any worker, so retries and workers that were presumed
-dead do no harm."""
+Keeps a shard that an earlier run finished; compares bytes where sizes and receipts are not enough.
+The same plan produces the same bytes on any worker, so retries and workers that were presumed dead
+do no harm."""
 
 import base64
 import dataclasses
@@ -33,8 +33,8 @@ _PIECE_BYTES = 8 * 1024**2
 
 
 def write_shard(plan: SplitPlan, shard: int, rows: Sequence[Rows]) -> tuple[Receipt, bool]:
-    """Publishes one shard and its receipt, which lists bad records; or keeps a finished one.
-    Returns which it did.
+    """Publishes one shard and its receipt, which lists bad records, or keeps a finished one.
+    Returns the receipt, and whether the shard was kept.
 
     Raises StorageError, RawDataError if raw data cannot be read."""
     job = plan.job
@@ -57,7 +57,7 @@ def write_shard(plan: SplitPlan, shard: int, rows: Sequence[Rows]) -> tuple[Rece
 
 
 def rows_of_shard(plan: SplitPlan, rows: Sequence[Rows]) -> RawShard | PackedShard:
-    """The rows of a shard, joined."""
+    """All rows of a shard, from all buckets."""
     if isinstance(plan.job.converter, Packer):
         packed = (part for part in rows if isinstance(part, PackedRows))
         return PackedShard(plan, joined(sorted(packed, key=lambda part: part.rows["rank"][0])))
@@ -66,8 +66,8 @@ def rows_of_shard(plan: SplitPlan, rows: Sequence[Rows]) -> RawShard | PackedSha
 
 
 class _Writing:
-    """A shard being written, with everything for its receipt: 12 bytes per record, as a shard may
-    have a million."""
+    """A shard being written, with everything for its receipt: 20 bytes per record, because a shard
+    may have a million."""
 
     def __init__(self, plan: SplitPlan, sink: Sink) -> None:
         self.plan = plan
@@ -191,7 +191,7 @@ def _finished(plan: SplitPlan, shard: int, all_rows: RawShard | PackedShard) -> 
     if len(before) == len(rows):
         changed = np.flatnonzero(before[columns] != rows[columns])
     if len(changed):
-        # A shard of other raw data than the claim is written again: a run stopped before it.
+        # A shard of other raw data than the claim's is written again: its run was stopped.
         if (
             by_bytes
             and not job.overwrite
@@ -212,10 +212,9 @@ def _finished(plan: SplitPlan, shard: int, all_rows: RawShard | PackedShard) -> 
 
 
 def _holds(plan: SplitPlan, receipt: Receipt, all_rows: RawShard | PackedShard) -> bool:
-    """Whether the shard's bytes are those that its receipt states, and the receipt is of these
-    rows.
+    """Whether the shard has the bytes that its receipt states, and the receipt is of these rows.
 
-    The receipt proves itself, so what it states of the records that were written needs no proof."""
+    The receipt has a checksum, so its statements about written records need no proof."""
     path = plan.job.path(plan.shard_file(receipt.shard))
     checksum = google_crc32c.Checksum()
     for _ in pieces_of(plan.job.output, path, receipt.bytes, _PIECE_BYTES, checksum):

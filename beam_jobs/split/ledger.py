@@ -1,6 +1,6 @@
 """The ledger of a split: what is in each finished shard, and the proof that nothing is missing.
 
-A receipt states what a shard has, in a small JSON file written after it. It has a checksum; if it
+A receipt states the content of a shard, in a JSON file written after it. It has a checksum; if it
 is damaged, its shard counts as unfinished. The proof trusts no runner: it receives only a few
 numbers per source and shard, and reads the rest from the receipts."""
 
@@ -51,8 +51,8 @@ def check_rejected(
 ) -> None:
     """Raises ConversionError if too many records of a split are rejected.
 
-    number: how many are known. rejected: some of them. listed: the file that lists all; without
-    one, the error is for more than are ever listed."""
+    number: of known rejected records. rejected: some of them. listed: the file that lists all;
+    without one, only more records than are ever listed are an error."""
     if number <= (job.max_bad_records if listed else job.most_rejected):
         return
     shown = list[str]()
@@ -126,8 +126,8 @@ class Receipt:
 
 @dataclass
 class Ledger:
-    """The contents of records: those of a shard that is being written, or those of all shards of a
-    split, in their order."""
+    """The sums over the records of a shard that is being written, or of all shards of a split, in
+    order."""
 
     records: int = 0
     key_digest: int = 0  # of the records written
@@ -156,7 +156,7 @@ class Ledger:
 
 
 def parse_receipt(data: bytes) -> Receipt | None:
-    """The receipt; None if it is damaged: its shard is then written again."""
+    """The receipt; None if it is damaged, so that its shard is written again."""
     try:
         return read_sealed(_FILE, data, Receipt)
     except ConversionError:
@@ -164,7 +164,7 @@ def parse_receipt(data: bytes) -> Receipt | None:
 
 
 def read_receipts(plan: SplitPlan) -> Iterator[tuple[Receipt | None, Stat | None]]:
-    """The receipt of each shard as in receipts_of, and the Stat of the shard, in order; None where
+    """Yields the receipt of each shard, as receipts_of does, and the shard's Stat; None where
     missing."""
     shards = plan.job.output.list(plan.job.output_dir)
     for shard, receipt in enumerate(receipts_of(plan, plan.num_shards)):
@@ -172,8 +172,7 @@ def read_receipts(plan: SplitPlan) -> Iterator[tuple[Receipt | None, Stat | None
 
 
 def receipts_of(plan: SplitPlan, num_shards: int) -> Iterator[Receipt | None]:
-    """The receipt of each shard of the split, in order; None where it is missing or damaged.
-    num_shards: how many the split has.
+    """Yields the receipt of each shard of the split, in order; None where it is missing or damaged.
 
     Makes one listing and reads ahead of the caller: in a bucket, one request after the other would
     take minutes."""
@@ -191,8 +190,8 @@ def receipts_of(plan: SplitPlan, num_shards: int) -> Iterator[Receipt | None]:
 
 
 def unfinished(plan: SplitPlan, shard: int, receipt: Receipt | None, stat: Stat | None) -> str:
-    """Why a shard of the plan is not finished; "" if it is. stat: of its file, by size, and on
-    gs:// by crc32c."""
+    """The reason why a shard of the plan is not finished; "" if it is. stat: of its file, compared
+    by size and, on gs://, by crc32c."""
     job = plan.job
     split = plan.split
     if receipt is None or (receipt.plan, receipt.split, receipt.shard) != (
@@ -215,7 +214,7 @@ def unfinished(plan: SplitPlan, shard: int, receipt: Receipt | None, stat: Stat 
 
 
 def finished_shard(plan: SplitPlan, shard: int) -> Receipt | None:
-    """The receipt of a shard if it is finished; otherwise None."""
+    """The receipt of a shard if it is finished, else None."""
     job = plan.job
     storage = job.output
     path = job.path(receipt_file(plan.split, shard, plan.num_shards))
@@ -226,7 +225,7 @@ def finished_shard(plan: SplitPlan, shard: int) -> Receipt | None:
 
 
 def finished_shards(plan: SplitPlan) -> Iterator[Receipt]:
-    """Receipts of the finished shards that were written from the same raw files."""
+    """Yields the receipts of finished shards that were written from the same raw files."""
     for shard, (receipt, stat) in enumerate(read_receipts(plan)):
         if (
             receipt
@@ -238,8 +237,7 @@ def finished_shards(plan: SplitPlan) -> Iterator[Receipt]:
 
 @dataclass(frozen=True)
 class SourceSummary:
-    """Totals of the scan of one source, or of a piece of one. The runner passes it to commit along
-    with the rows."""
+    """Totals of the scan of one source, or of a piece of one, which the runner passes to commit."""
 
     source: int  # its number in the job
     piece: Any
@@ -249,8 +247,8 @@ class SourceSummary:
 
 @dataclass(frozen=True)
 class Written:
-    """A finished shard, as gather announces it to commit. Its receipt, of the same crc32c, states
-    its contents."""
+    """A finished shard, as gather announces it to commit. Its receipt, which has the same crc32c,
+    states its content."""
 
     split: str
     shard: int
@@ -265,9 +263,9 @@ class Written:
 
 
 def check_scanned(plan: SplitPlan, summaries: Sequence[SourceSummary]) -> None:
-    """Raises ConversionError naming every source that the runner lost or scanned twice.
+    """Raises ConversionError naming each source that the runner lost or scanned twice.
 
-    Runs before the claim, so that such a run does not claim the split for a wrong plan."""
+    Runs before the claim, so that no run claims the split for a wrong plan."""
     job = plan.job
     scans = itertools.chain.from_iterable(job.scans)
     expected = {each for each in scans if job.sources[each[0]].split == plan.split}
@@ -296,10 +294,10 @@ def check_expected(job: ConversionJob, split: str, scanned: int) -> None:
 
 @contextlib.contextmanager
 def distrusting_receipts(plans: Sequence[SplitPlan]) -> Iterator[None]:
-    """Removes, if data was lost, the receipts of each split whose receipts do not add up.
+    """If data was lost, removes the receipts of each split whose receipts do not add up.
 
-    The receipt of a shard that lost rows looks like any other, so later runs would take that shard
-    for finished."""
+    The receipt of a shard that lost rows looks like any other, so later runs would consider that
+    shard finished."""
     try:
         yield
     except LostDataError:
@@ -331,21 +329,21 @@ def _miscounted(
     what: str, arrived: Iterable[Any], expected: Collection[Any], name: Callable[[Any], str]
 ) -> list[str]:
     counts = Counter(arrived)
+    wrong = (each for each in {*expected, *counts} if counts[each] != (each in expected))
     return [
-        f"{what} {name(number) if number in expected else number} arrived {counts[number]} times "
-        f"instead of {int(number in expected)}"
-        for number in sorted({*expected, *counts}, key=repr)
-        if counts[number] != (number in expected)
+        f"{what} {name(each) if each in expected else each} arrived {counts[each]} times "
+        f"instead of {int(each in expected)}"
+        for each in sorted(wrong, key=repr)
     ]
 
 
 def prove(plan: SplitPlan, written: Sequence[Written], ledger: Ledger) -> Iterator[np.ndarray]:
     """Adds each shard of a split to its ledger, which then has every planned record. Yields the
-    rows of the index of each shard: those of all are never in memory together.
+    index rows of one shard at a time, because those of all shards would not fit into memory.
 
-    written: in the order of shards. Raises LostDataError, if need be at the end, if shards or
-    records were lost or repeated; ConversionError unless each shard has a receipt of this plan, and
-    the bytes that it states."""
+    written: in the order of shards. Raises LostDataError, possibly after the last shard, if shards
+    or records were lost or repeated; ConversionError unless each shard has a receipt of this plan
+    and the bytes that it states."""
     arrived = [each.shard for each in written]
     _refuse_lost(plan.split, _miscounted("shard", arrived, range(plan.num_shards), str))
     planned = plan.total

@@ -1,11 +1,11 @@
-"""Packed files: temporary files of records that are made of several pieces of raw data each.
+"""Packed files: temporary files of records that consist of several pieces of raw data each.
 
-A row of packed text contains several documents, and a row of a table becomes a record that no range
-of the table has, so no range of the raw data holds its bytes. The scan therefore writes the records
-of some windows of a source to <output>/_scratch, sorted by rank, and gathering reads ranges of that
-file: see packed_rows. A file appears when it is complete, and is named by everything that its bytes
-depend on: a conversion that was killed packs nothing twice. It ends with a table of its rows. The
-commit removes it."""
+A row of packed text contains several documents, and a row of a table is encoded anew, so no range
+of the raw data holds the bytes of such a record. The scan therefore writes the records of some
+windows of a source to <output>/_scratch, sorted by rank, and gathering reads ranges of that file:
+see packed_rows. A file appears when it is complete, and is named by a hash of everything that its
+bytes depend on, so a conversion that was killed packs nothing twice. It ends with a table of its
+rows. The commit removes it."""
 
 import hashlib
 import io
@@ -42,10 +42,10 @@ _TABLE = {"windows", "pieces", "trailer", "rows", "hash"}
 
 
 def scanned(job: ConversionJob, source: Source) -> Iterator[Rows]:
-    """References to all records of a source, or its PackedRows, each of one bucket. A dry run
-    packs no files.
+    """Yields references to all records of a source, or PackedRows of one bucket each. A dry run
+    writes no files.
 
-    Raises ConversionError if too many of them are rejected."""
+    Raises ConversionError if too many records are rejected."""
     if isinstance(job.converter, Packer):
         yield from _packed(job, job.converter, source)
         return
@@ -107,8 +107,8 @@ def _packed(job: ConversionJob, packer: Packer, source: Source) -> Iterator[Pack
 
 
 def _file_bytes(job: ConversionJob) -> int:
-    """The size of a packed file. It grows with the input, because each shard reads a part of each:
-    up to 1 TB, these parts have 64 KiB where records are as large as their raw data."""
+    """The size of a packed file. It grows with the input, because each shard reads a part of each
+    file: up to 1 TB, these parts have 64 KiB if records are as large as their raw data."""
     size = _RANGE_BYTES * job.raw_bytes // job.target_shard_bytes
     return min(_MOST_BYTES, max(_LEAST_BYTES, 1 << size.bit_length()))
 
@@ -130,8 +130,8 @@ def _digest(*parts: str) -> int:
 class _Packing:
     """Rows of one packed file, before they are sorted.
 
-    num_bytes: of the records. windows, pieces: how many windows these are from, and how many pieces
-    the windows have."""
+    num_bytes: of the records. windows, pieces: the number of windows that they are from, and of
+    pieces in these windows."""
 
     def __init__(self, job: ConversionJob, source: Source) -> None:
         self.num_bytes = self.windows = self.pieces = 0
@@ -142,7 +142,7 @@ class _Packing:
         self._hashes = list[np.ndarray]()
 
     def add(self, pack: Pack, pieces: int) -> list[Rejected]:
-        """Adds the records of a window, and its unusable pieces, which it returns."""
+        """Adds the records of a window and its unusable pieces. Returns the latter."""
         self.num_bytes += len(pack.data)
         self.windows += 1
         self.pieces += pieces
@@ -189,7 +189,7 @@ class _Packing:
         self._hashes.append(row_hashes(rows["rank"], [rows["size"], errors, *own]))
 
     def write(self, sink: Sink) -> dict[str, Any]:
-        """Writes what is stored of each row, sorted. Returns the table."""
+        """Writes the stored rows, sorted. Returns the table."""
         rows = np.concatenate(self._rows)
         order = np.argsort(rows["rank"], kind="stable")
         rows = rows[order]
@@ -208,7 +208,7 @@ class _Packing:
 
 
 def _zipped(table: Mapping[str, Any]) -> bytes:
-    """The table as a zip, which has a checksum of each column, followed by its length."""
+    """The table as a zip, which has a checksum for each column, followed by its length."""
     file = io.BytesIO()
     np.savez(file, allow_pickle=False, **table)
     data = file.getvalue()
@@ -216,8 +216,8 @@ def _zipped(table: Mapping[str, Any]) -> bytes:
 
 
 def _find_table(storage: Storage, path: str) -> dict[str, np.ndarray] | None:
-    """The table of a packed file; None if there is no file or if it is damaged, so that it is
-    written again."""
+    """The table of a packed file; None if the file is missing or damaged, so that it is written
+    again."""
     if not storage.exists(path):
         return None
     size = storage.stat(path).bytes
@@ -242,9 +242,9 @@ def _rows(
     table: Mapping[str, np.ndarray],
     body: bytes | None,
 ) -> Iterator[PackedRows]:
-    """The rows of a packed file, by bucket."""
+    """Yields the rows of a packed file, by bucket."""
     files = files_of(source)
-    # a file that is packed again is no change of the raw data
+    # packing a file again does not change the raw data
     stamp = _digest(*(file.stat.version for file in files))
     file = File(path, Stat(sum(file.stat.bytes for file in files), None, stamp))
     trailer = table["trailer"].dtype
@@ -261,12 +261,12 @@ def _rows(
 
 
 def stats_of(files: Sequence[File]) -> Sequence[Stat]:
-    """What the storage reports about raw files now."""
+    """The current Stat of each raw file."""
     return in_parallel(lambda file: open_storage(file.uri).stat(file.uri), files)
 
 
 def check_unchanged(source: Source) -> None:
-    """Raises RawDataError if a file of a source is not as it was when the command started."""
+    """Raises RawDataError if a file of a source has changed since the command started."""
     files = files_of(source)
     for file, stat in zip(files, stats_of(files), strict=True):
         if not stat.agrees_with(file.stat):

@@ -1,11 +1,11 @@
 """The plan of a split: the order-independent sums over its records, a sample of their sizes, and
-which records go into which shard. Pure but for the sample: no I/O, no Beam.
+which records go into which shard. Pure except for the sample: no I/O, no Beam.
 
 Records are ordered by rank. References are sorted bucket by bucket, and large buckets in parts, so
-there may be billions of them. Where a converter changes the size of records (of a PNG to JPEG,
-say), a sample is converted before the plan: the records of lowest rank, a random choice that does
-not depend on the order of scanning: each piece of the scan offers its lowest, and the lowest of all
-are taken."""
+there may be billions of them. If a converter changes the size of records (PNG to JPEG, say), a
+sample is converted before the plan: the records of lowest rank, a random choice that does not
+depend on the order of scanning. Each batch of the scan offers its lowest ranks, and the lowest of
+all are taken."""
 
 import heapq
 import itertools
@@ -38,7 +38,7 @@ _RECORDS = (
     256  # if sizes vary by half their mean, the ratio is within 3 %; costs ~2 s per split of photos
 )
 _OFFERED = 1 << 61  # ranks below it are offered: an eighth of all records, so that few are shuffled
-_AT_LEAST = 16  # whatever their ranks: an eighth of a few images may be none
+_AT_LEAST = 16  # whatever their ranks: an eighth of a few images may be zero
 ENCODER_VERSION = (
     1  # of pipeline.shards.example and record: if their bytes change, so does the plan
 )
@@ -66,7 +66,7 @@ def sums_of(
     files: Sequence[File],
     file: np.ndarray,
 ) -> BucketSums:
-    """The sums of rows with these framed sizes, hashes, ranks and raw files."""
+    """The sums of rows with these framed sizes, hashes, ranks and indices into `files`."""
     versions = [file.stat.version for file in files]
     of_files = text_hashes(map(encoded, versions))[file]
     known = np.array([*map(bool, versions)], bool)[file]
@@ -95,7 +95,7 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True)
 class Sampled:
-    """Framed bytes of the sampled records, as predicted and as written. Equal if nothing was
+    """The framed bytes of the sampled records, predicted and written. Equal if nothing was
     sampled."""
 
     predicted: int = 1
@@ -182,8 +182,8 @@ class SplitPlan:
 
     @cached_property
     def num_shards(self) -> int:
-        """The number from the job, or else the one that brings shards closest to the target size;
-        at least 1."""
+        """The number that the job states, or else the one that brings shards closest to the target
+        size; at least 1."""
         size = self.sampled.scaled(self.total.bytes)
         return self.job.num_shards.get(self.split) or max(
             1, round(size / self.job.target_shard_bytes)
@@ -196,7 +196,7 @@ class SplitPlan:
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """A digest of each value on which that one depends, to name those that differ."""
+        """A digest of each value that `digest` depends on, to name those that differ."""
         each = {**self._fields, **self._fields["converter"]}
         return {name: _digest(value)[:8] for name, value in each.items()}
 
@@ -228,9 +228,11 @@ class SplitPlan:
         return f"{self.total.raw_digest:032x}" if self.total.raw_digest else None
 
     def assign(self, bucket: int, values: Iterable[Any]) -> Iterator[tuple[int, Rows]]:
-        """Yields (shard, rows) for shards that a bucket overlaps, some more than once: rows in
-        order, duplicates rejected. values: References, or PackedRows; a large bucket is read
-        several times, for ranges of ranks that have few of its rows."""
+        """Yields (shard, rows) for the shards that a bucket overlaps, some more than once: rows in
+        order, duplicates rejected.
+
+        values: References or PackedRows, iterated several times if there are many, for one range
+        of ranks at a time."""
         before = sum(sums.bytes for b, sums in self.sums.items() if b < bucket)
         for pieces in self._parts(bucket, values):
             rows, sizes = self._in_order(pieces)
@@ -241,7 +243,7 @@ class SplitPlan:
             del rows
 
     def _parts(self, bucket: int, values: Iterable[Any]) -> Iterator[Sequence[Any]]:
-        """The rows of a bucket, by ranges of ranks. Those of one range follow each other."""
+        """Yields the rows of a bucket by range of ranks, in ascending order."""
         at_once = _PACKED_AT_ONCE if isinstance(self.job.converter, Packer) else _ROWS_AT_ONCE
         count = self.sums[bucket].records // at_once + 1
         if count == 1:
@@ -260,7 +262,7 @@ class SplitPlan:
             yield [rows for rows in pieces if len(rows)]
 
     def _in_order(self, pieces: Sequence[Any]) -> tuple[Rows, np.ndarray]:
-        """The rows in order, and their framed_bytes."""
+        """The rows in order, and their framed sizes."""
         if isinstance(self.job.converter, Packer):
             rows = merged(pieces, self.job.most_rejected)
             return rows, rows.framed_bytes

@@ -38,8 +38,8 @@ def raw_rows(seed: int, split: str, rows: Rows) -> np.ndarray:
 class Shard:
     """All rows of a shard, in order.
 
-    good: bool [rows], of those that the scan and the plan do not reject. num_rejected: how many
-    they reject. handled: the sum of all ranks."""
+    good: bool [rows], True unless the scan or the plan rejects the row. num_rejected: of rows that
+    they reject. handled: the digest of all ranks."""
 
     def __init__(self, plan: SplitPlan, rows: Rows) -> None:
         self.rows = rows
@@ -54,12 +54,12 @@ class Shard:
 
 
 class RawShard(Shard):
-    """All rows of a shard that are ranges of raw files."""
+    """A shard whose records are ranges of raw files."""
 
     rows: References
 
     def crcs(self) -> Iterator[int]:
-        """The checksum of each good row's raw bytes. Reads all. Raises RawDataError,
+        """Yields the checksum of each good row's raw bytes. Reads all. Raises RawDataError,
         StorageError."""
         return (crc32c(data) for _, data in self.read())
 
@@ -68,8 +68,8 @@ class RawShard(Shard):
         return rejected_by_scan(self.rows)
 
     def read(self) -> Iterator[tuple[Reference, bytes]]:
-        """Each good row with its raw bytes, in order. Raises RawDataError after the last, if a file
-        has changed."""
+        """Yields each good row with its raw bytes, in order. Raises RawDataError after the last one
+        if a file has changed."""
         good = self.rows.take(self.good)
         # all files of a split are in one storage
         if len(good):
@@ -80,12 +80,12 @@ class RawShard(Shard):
 
 
 class PackedShard(Shard):
-    """All rows of a shard that are in packed files. See RawShard, which is alike."""
+    """A shard whose records are in packed files. Its methods correspond to those of RawShard."""
 
     rows: PackedRows
 
     def crcs(self) -> Iterator[int]:
-        """The checksum of each record that is written. Reads all."""
+        """Yields the checksum of each good record. Reads all."""
         for records in self.records():
             yield from records.trailers["crc32c"].tolist()
 
@@ -100,7 +100,7 @@ class PackedShard(Shard):
             yield Rejected(name, escaped(uri), offset, "scan", error)
 
     def records(self) -> Iterator[PackedRecords]:
-        """The records that are written, in order. Raises RawDataError if one is damaged."""
+        """Yields the good records, in order. Raises RawDataError if one is damaged."""
         return self.rows.records()
 
 
@@ -149,7 +149,7 @@ def differing(known: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def _name_of(job: ConversionJob, uri: str) -> str:
-    """Of a temporary file, the file that it was made from."""
+    """The URI; of a temporary file, the URI of the file that it was made from."""
     origins = (source.origin for source in job.sources if source.uri == uri and source.origin)
     return next(origins, uri)
 

@@ -1,8 +1,8 @@
-"""The report of a conversion, as JSON for programs and people, one file per split; and options that
-are valid but surely a mistake, which a dry run and a conversion both refuse, or warn of.
+"""The report on a conversion, as JSON for programs and people, one file per split; and options that
+are valid but surely a mistake, which a dry run and a conversion both refuse or warn about.
 
-The commit writes it, so a detached job leaves it, too. It has times and speeds; the manifest
-depends on shards only."""
+The commit writes the report, so detached jobs have one, too. It has times and speeds, while the
+manifest depends on shards only."""
 
 import json
 import time
@@ -87,8 +87,8 @@ def empty_shards(plan: SplitPlan, records: Sequence[int]) -> Iterator[str]:
 
 
 def odd_shares(plan: SplitPlan, ledger: Ledger, records: Mapping[str, int]) -> Iterator[str]:
-    """Yields warnings if a split that was held out has far more or fewer records than was asked
-    for, or none of a class. records: by split; 0 if an older infeed wrote it."""
+    """Yields warnings if a held-out split has far more or fewer records than requested, or none of
+    a class. records: by split; 0 if an older infeed wrote it."""
     held_out = getattr(plan.job.converter, "held_out", None)
     asked = getattr(held_out, plan.split, 0.0)
     if not held_out or not asked:
@@ -159,7 +159,7 @@ def summarize(
 
 
 def write_summary(job: ConversionJob, summary: Mapping[str, Any]) -> None:
-    """Publishes the report. If this run wrote no shards, keeps the report of the run that did."""
+    """Publishes the report. If this run wrote no shards, an existing report stays."""
     path = job.path(summary_file(summary["split"]))
     data = (json.dumps(summary, indent=1) + "\n").encode()
     if summary["shards_finished_before"] == summary["shards"]:
@@ -189,8 +189,8 @@ def in_words(summary: Mapping[str, Any]) -> str:
 
 
 def empty_folders(plan: SplitPlan, summaries: Iterable[SourceSummary]) -> Iterator[str]:
-    """Yields a warning if folders of classes have no records. Of held-out splits, odd_shares
-    tells."""
+    """Yields a warning if folders of classes have no records. odd_shares warns about held-out
+    splits."""
     empty = sorted(each.source for each in summaries if not each.records)
     sources = (plan.job.sources[number] for number in empty)
     names = [source.tag for source in sources if source.kind == "folder" and source.tag]
@@ -201,7 +201,7 @@ def empty_folders(plan: SplitPlan, summaries: Iterable[SourceSummary]) -> Iterat
 def empty_classes(
     where: str, names: Sequence[str], more: str = _OF_FOLDERS, what: str = "files"
 ) -> str:
-    """The warning that some classes have no files. more: what to say then."""
+    """The warning that some classes have no files. more: a sentence to end with."""
     shown = ", ".join(repr(name) for name in names[:_SHOWN]) + (
         ", ..." if len(names) > _SHOWN else ""
     )

@@ -132,33 +132,19 @@ def test_a_requested_number_of_shards_bounds_the_default_number_of_workers():
 
 
 def test_an_explicit_beam_flag_overrides_each_default():
-    options = defaults(
-        *[
-            "--job_name=mine",
-            "--temp_location=gs://t/x",
-            "--label=infeed=mine",
-            "--machine_type=n1-highmem-8",
-        ],
-        *[
-            "--disk_size_gb=99",
-            "--number_of_worker_harness_threads=5",
-            "--experiments=shuffle_mode=appliance",
-        ],
-        "--save_main_session",
+    flags = (
+        "--job_name=mine --temp_location=gs://t/x --label=infeed=mine --disk_size_gb=99 --save_main_session "
+        "--machine_type=n1-highmem-8 --number_of_worker_harness_threads=5 --experiments=shuffle_mode=appliance"
     )
+    options = defaults(*shlex.split(flags))
     google, workers = options.view_as(GoogleCloudOptions), options.view_as(WorkerOptions)
-    assert (google.job_name, google.temp_location, google.staging_location) == (
-        "mine",
-        "gs://t/x",
-        "gs://t/x",
-    )
+    assert google.job_name == "mine"
+    assert google.temp_location == google.staging_location == "gs://t/x"
     assert google.labels[-1] == "infeed=mine"  # Beam takes the last of a name
     assert (workers.machine_type, workers.disk_size_gb) == ("n1-highmem-8", 99)
     debug = options.view_as(DebugOptions)
     assert debug.number_of_worker_harness_threads == 5
-    assert [each for each in debug.experiments if "shuffle_mode" in each] == [
-        "shuffle_mode=appliance"
-    ]
+    assert debug.lookup_experiment("shuffle_mode") == "appliance"
     assert options.view_as(SetupOptions).save_main_session is True
 
 

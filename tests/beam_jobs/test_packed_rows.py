@@ -5,6 +5,7 @@ import random
 
 import pytest
 from converted import ledger_of, records_of
+from stages import without_beam
 
 from beam_jobs.rows import packed_rows
 from beam_jobs.split import packed_files, plan
@@ -21,12 +22,22 @@ ROWS = 3000
 SHARDS = 3
 
 
+# what decides how the work is cut, and values other than the usual ones
+CUTS = {
+    "many packed files": [
+        (packed_files, "_LEAST_BYTES", 1 << 15),
+        (blocks, "PIECE_BYTES", 1 << 12),
+        (text_converter, "_WINDOW_BYTES", 1 << 13),
+    ],
+    "reads of few rows": [(packed_rows, "_READ_BYTES", 1 << 8), (packed_rows, "_ROWS_AT_ONCE", 7)],
+    "reads of some rows": [(packed_rows, "_READ_BYTES", 1 << 12)],
+    "buckets in parts": [(plan, "_PACKED_AT_ONCE", 20)],
+}
+
+
 @pytest.fixture
-def small_files(monkeypatch):
-    """Packed files of a few hundred records."""
-    monkeypatch.setattr(packed_files, "_LEAST_BYTES", 1 << 15)
-    monkeypatch.setattr(blocks, "PIECE_BYTES", 1 << 12)
-    monkeypatch.setattr(text_converter, "_WINDOW_BYTES", 1 << 13)
+def cut(monkeypatch):
+    return lambda name: [monkeypatch.setattr(*each) for each in CUTS[name]]
 
 
 def key_of(row):
@@ -62,20 +73,33 @@ def convert(files, directory, out, *flags):
 KEYS = ("--max-bad-records=30", "--key-column=key")
 
 
-def test_the_number_of_packed_files_changes_no_byte_and_no_rejected_row(
-    tmp_path, shard_digests, monkeypatch, request
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory):
+    """A conversion of the tables."""
+    directory = tmp_path_factory.mktemp("usual")
+    with without_beam():
+        convert(tables(), directory, directory / "out", *KEYS)
+    return directory / "out"
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_how_the_work_is_cut_changes_no_byte_and_no_rejected_row(
+    name, usual, tmp_path, shard_digests, cut
 ):
-    convert(tables(), tmp_path, tmp_path / "one", *KEYS)
-    request.getfixturevalue("small_files")
-    convert(tables(), tmp_path, tmp_path / "many", *KEYS)
-    assert shard_digests(tmp_path / "one") == shard_digests(tmp_path / "many")
-    rejected = ledger_of(tmp_path / "many", "train")
-    assert rejected == ledger_of(tmp_path / "one", "train")
+    cut(name)
+    convert(tables(), tmp_path, tmp_path / "out", *KEYS)
+    assert shard_digests(tmp_path / "out") == shard_digests(usual)
+    assert ledger_of(tmp_path / "out", "train") == ledger_of(usual, "train")
+
+
+def test_a_repeated_key_is_rejected(usual):
+    rejected = ledger_of(usual, "train")
     assert len(rejected) == DUPLICATES
     assert "duplicate key" in rejected["train/k150"]
 
 
-def test_of_rows_with_one_key_the_first_in_the_raw_data_is_kept(tmp_path, small_files):
+def test_of_rows_with_one_key_the_first_in_the_raw_data_is_kept(tmp_path, cut):
+    cut("many packed files")
     convert(tables(), tmp_path, tmp_path / "out", *KEYS)
     kept = {record["key"][0]: record["b"][0] for record in records_of(tmp_path / "out", "train")}
     by_place = sorted(range(ROWS), key=lambda row: (row % 3, row), reverse=True)
@@ -90,34 +114,11 @@ def test_of_rows_with_one_key_in_one_table_the_first_line_is_kept(tmp_path):
     assert kept == {*range(9)}
 
 
-def test_how_much_is_read_at_once_changes_no_byte_and_no_rejected_row(
-    tmp_path, shard_digests, monkeypatch
-):
-    convert(tables(), tmp_path, tmp_path / "usual", *KEYS)
-    monkeypatch.setattr(packed_rows, "_READ_BYTES", 1)
-    monkeypatch.setattr(packed_rows, "_ROWS_AT_ONCE", 7)
-    convert(tables(), tmp_path, tmp_path / "each", *KEYS)
-    monkeypatch.setattr(packed_rows, "_READ_BYTES", 1 << 12)
-    convert(tables(), tmp_path, tmp_path / "some", *KEYS)
-    for name in ("each", "some"):
-        assert shard_digests(tmp_path / name) == shard_digests(tmp_path / "usual")
-        assert ledger_of(tmp_path / name, "train") == ledger_of(tmp_path / "usual", "train")
-
-
-def test_a_large_bucket_that_is_planned_in_parts_changes_no_byte_and_no_rejected_row(
-    tmp_path, shard_digests, monkeypatch
-):
-    convert(tables(), tmp_path, tmp_path / "usual", *KEYS)
-    monkeypatch.setattr(plan, "_PACKED_AT_ONCE", 20)
-    convert(tables(), tmp_path, tmp_path / "parts", *KEYS)
-    assert shard_digests(tmp_path / "parts") == shard_digests(tmp_path / "usual")
-    assert ledger_of(tmp_path / "parts", "train") == ledger_of(tmp_path / "usual", "train")
-
-
 @pytest.mark.parametrize(("make", "flags"), [(tables, ()), (documents, ("--text-column=text",))])
 def test_gathering_makes_a_request_per_packed_file_and_shard(
-    make, flags, tmp_path, small_files, bucket, gcs_server
+    make, flags, tmp_path, cut, bucket, gcs_server
 ):
+    cut("many packed files")
     gcs_server.reset()
     convert(make(), tmp_path, f"{bucket}/out", *flags)
     num_files = len(gcs_server.requests("POST /upload.*_scratch"))
@@ -175,11 +176,11 @@ def test_a_damaged_row_is_named_whether_it_is_written_or_rejected(part, tmp_path
 
 
 def test_rows_of_equal_rank_are_in_the_order_of_their_keys(
-    tmp_path, shard_digests, monkeypatch, request
+    tmp_path, shard_digests, monkeypatch, cut
 ):
     monkeypatch.setattr(packed_files, "ranks", lambda *_: ranks(*_) >> 53 << 53)
     convert(tables(), tmp_path, tmp_path / "one", *KEYS)
-    request.getfixturevalue("small_files")
+    cut("many packed files")
     convert(tables(), tmp_path, tmp_path / "many", *KEYS)
     assert shard_digests(tmp_path / "one") == shard_digests(tmp_path / "many")
     keys = [record["key"][0] for record in records_of(tmp_path / "one", "train")]

@@ -12,7 +12,7 @@ from pipeline.shards.naming import plan_file
 pytestmark = pytest.mark.usefixtures("without_beam")
 
 
-@pytest.mark.parametrize("target", ["100", "1KB", "1"])
+@pytest.mark.parametrize("target", ["1KB", "1"])
 @pytest.mark.parametrize("flags", [["--dry-run"], []], ids=["dry", "run"])
 def test_a_target_smaller_than_a_record_is_refused(raw_imagenet, tmp_path, target, flags):
     message = r"--target-shard-bytes=\d+ \(bytes\) is less than the mean record of split 'train', 1.06 KB: .* shards "
@@ -59,7 +59,9 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("raw", "out", "message"), PLACES)
-def test_an_output_that_shares_a_place_with_the_raw_data_is_refused(tmp_path, raw, out, message):
+def test_an_output_that_shares_a_place_with_the_raw_data_is_refused(
+    tmp_path, bucket, raw, out, message
+):
     (tmp_path / raw).mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "raw")
     for written in (
@@ -71,10 +73,6 @@ def test_an_output_that_shares_a_place_with_the_raw_data_is_refused(tmp_path, ra
             OptionError, match=rf"--output=.*{message}.*an output directory outside the raw data"
         ):
             check_places(f"{tmp_path}/{raw}", written)
-
-
-@pytest.mark.parametrize(("raw", "out", "message"), PLACES)
-def test_overlapping_output_and_raw_data_are_refused_in_a_bucket_too(bucket, raw, out, message):
     with pytest.raises(OptionError, match=message):
         check_places(f"{bucket}/{raw}", f"{bucket}/{out}")
 

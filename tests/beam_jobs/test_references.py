@@ -245,28 +245,6 @@ def test_large_buckets_are_planned_in_parts_that_change_no_shard(monkeypatch, ro
     assert shards_of(plan, pieces) == usual
 
 
-def test_a_large_bucket_takes_the_memory_of_a_part(monkeypatch):
-    plan, pieces = plan_of(make_job(), make_refs(range(80_000)))
-    (bucket, batch), *_ = pieces.items()
-    stored = [pickle.dumps(batch[0].take(slice(i, i + 500))) for i in range(0, len(batch[0]), 500)]
-
-    class Values:
-        def __iter__(self):
-            return map(pickle.loads, stored)
-
-    def peak():
-        tracemalloc.start()
-        try:
-            assert sum(len(rows) for _, rows in plan.assign(bucket, Values())) == len(batch[0])
-            return tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-
-    whole = peak()
-    monkeypatch.setattr(planning, "_ROWS_AT_ONCE", len(batch[0]) // 10)
-    assert peak() < whole / 4
-
-
 def test_the_first_of_duplicate_keys_is_kept_and_the_others_are_rejected():
     rows = [
         Reference("same", File(uri, Stat(9)), 0, 10, "", {}) for uri in ("b.tar", "a.tar", "c.tar")

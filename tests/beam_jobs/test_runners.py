@@ -80,37 +80,29 @@ def test_names_of_beam_runners_and_user_classes_are_passed_to_beam_unchanged():
     assert runner_of(f"{__name__}.OwnRunner") == f"{__name__}.OwnRunner"
 
 
-@pytest.mark.parametrize(
-    ("runner", "message"),
-    [
-        (
-            "NeverStarts",
-            "failed: RuntimeError: Unable to fetch the server: Name or service not known. Please look at our page. If "
-            "it did not start, start its job service and give its address (--runner=portable "
-            "--job_endpoint=host:port), or choose another runner: local, dask, dataflow, portable. If it did, look at "
-            "the log of its workers.",
-        ),
-        (
-            "LosesWorkers",
-            "failed: MemoryError: 2 of 8 workers were lost. If it did not start, start its job service and give its "
-            "address (--runner=portable --job_endpoint=host:port), or choose another runner: local, dask, dataflow, "
-            "portable. If it did, look at the log of its workers.",
-        ),
-        (
-            "FailsLater",
-            "failed while the job ran: RuntimeError: Job 7 failed in state FAILED: 2 of 8 workers were lost. Look at "
-            "the log of its workers. The same command resumes.",
-        ),
-    ],
+OF_ITS_START = (
+    "If it did not start, start its job service and give its address (--runner=portable "
+    "--job_endpoint=host:port), or choose another runner: local, dask, dataflow, portable. If it did, look at the log "
+    "of its workers."
 )
+FAILURES = {
+    "NeverStarts": "failed: RuntimeError: Unable to fetch the server: Name or service not known. Please look at our "
+    f"page. {OF_ITS_START}",
+    "LosesWorkers": f"failed: MemoryError: 2 of 8 workers were lost. {OF_ITS_START}",
+    "FailsLater": "failed while the job ran: RuntimeError: Job 7 failed in state FAILED: 2 of 8 workers were lost. "
+    "Look at the log of its workers. The same command resumes.",
+}
+
+
+@pytest.mark.parametrize("runner", FAILURES)
 def test_a_runner_that_fails_says_what_it_raised_and_where_to_look(
-    raw_mnist, tmp_path, capsys, runner, message
+    raw_mnist, tmp_path, capsys, runner
 ):
     raw_mnist.write()
     flags = [f"--raw-data-dir={raw_mnist.directory}", f"--gcs-output-path={tmp_path}/out"]
     with pytest.raises(ConversionError) as raised:
         idx_to_gcs.main([*flags, f"--runner={__name__}.{runner}"])
-    assert str(raised.value) == f"--runner={__name__}.{runner} {message}"
+    assert str(raised.value) == f"--runner={__name__}.{runner} {FAILURES[runner]}"
     # which had committed before
     assert ("train: " in capsys.readouterr().out) == (runner == "LosesWorkers")
 
