@@ -111,7 +111,7 @@ def test_the_checkpoint_of_another_work_directory_is_evaluated(trainer, other, v
     for path, expected in (
         (there, newest),
         (f"{there}/", newest),
-        (f"{there}/checkpoints/2", second),
+        (Path(there, "checkpoints/2"), second),
     ):
         elsewhere = other.evaluate(vector_input, checkpoint_path=path)
         assert (elsewhere.step, elsewhere.metrics) == (expected.step, expected.metrics)
