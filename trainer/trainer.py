@@ -71,6 +71,10 @@ class Trainer:
             if isinstance(callback, type):
                 name = callback.__name__
                 raise OptionError(f"callbacks has the class {name}. Give an object: {name}(...).")
+        if not isinstance(warm_start, WarmStart | None):
+            raise OptionError(
+                f"warm_start is {kind_of(warm_start)}. Give WarmStart(init_from=...)."
+            )
         self.config = config
         self._warm_start = warm_start or WarmStart()
         if config.compilation_cache_dir:

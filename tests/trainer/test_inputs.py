@@ -187,6 +187,7 @@ def test_arguments_in_the_wrong_place_or_form_are_named_with_the_right_one(
         r"callbacks has the class Callback\. Give an object: Callback\(": lambda: trainer(
             callbacks=[Callback]
         ),
+        r"warm_start is a str\. Give WarmStart\(init_from=": lambda: trainer(warm_start="runs/a"),
         r"loss is called with \(model, batch\): too many positional": lambda: nnx_sgd(
             loss=lambda model: 0
         ),
