@@ -140,8 +140,8 @@ class TrainerConfig:
     """Train for this many epochs, counted from the very first run, in place of max_steps. The log
     names the step."""
     max_time: Fixed[str | None] = None
-    """Train for at most this time ("30s", "90m", "12h") from the call, then save and return. By
-    host 0's clock."""
+    """Train for at most this time ("30s", "90m", "12h"), not counting the restore and the first
+    compilation, then save and return. By host 0's clock."""
     iterations_per_loop: int | str = 100
     """Steps per dispatch, after which the host reads the results. Affects speed only, not the
     training. "10s": as many as take that long ("s", "m" or "h"), measured over the first ten."""
