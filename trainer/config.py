@@ -238,6 +238,8 @@ class TrainerConfig:
         _ = axis_sizes(self.mesh), partition_rules(self.partition)
         for name, kind in get_type_hints(type(self)).items():
             value = getattr(self, name)
+            if value is None and kind in (int, float):
+                raise OptionError(f"{name}=None is not a number.")
             if kind in (int, int | None) and name not in ("seed", "input_workers"):
                 check_positive_int(name, value)
             if kind in (float, float | None) and name != "ema_decay":

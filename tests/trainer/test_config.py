@@ -26,6 +26,8 @@ POSITIVE += " iterations_per_loop peak_tflops"
         ("workdir", ["", "az://bucket/run", Path("gs://bucket/run"), "gs:///run"]),
         *((name, [0]) for name in POSITIVE.split()),
         ("eval_batch_size", [1.5]),
+        ("accumulate", [None]),
+        ("stall_seconds", [None, 0]),
         ("max_steps", [True]),
         ("checkpoint_every_steps", [-1]),
         ("iterations_per_loop", ["10"]),

@@ -208,6 +208,7 @@ def test_arguments_in_the_wrong_place_or_form_are_named_with_the_right_one(
         r"optimizer is a function": lambda: trainer(
             replace(dense_task, optimizer=optax.cosine_decay_schedule(0.1, 10))
         ),
+        r"target is a str\. Give Target\('label'": lambda: replace(dense_task, target="label"),
         r"optimizer is a float": lambda: trainer(replace(dense_task, optimizer=0.1)),
     }
     for given, kind in (([{}], "list"), (iter([{}]), "list_iterator"), (iter_none(), "generator")):

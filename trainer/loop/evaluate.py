@@ -265,7 +265,8 @@ def named_inputs(
 def check_name(name: str | None) -> None:
     """Raises OptionError unless this can name an evaluation: it becomes part of a directory's
     name."""
-    if name is not None and not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name):
+    fits = isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name)
+    if name is not None and not fits:
         raise OptionError(
             f"name={name!r} cannot name a directory. Allowed: up to 100 letters, digits, '.', '_' "
             "and '-'; the events go to <workdir>/eval_<name>."

@@ -243,7 +243,8 @@ def restore(
     step, checkpoint_path: see Trainer.evaluate. In a fast_dev_run the state is an untrained one."""
     job = session.job
     with session.supervisor.leaving():
-        checkpoints, step = session.checkpoints_of(step, checkpoint_path)
+        checkpoints, number = session.checkpoints_of(step, checkpoint_path)
+        step = int(number)  # of NumPy, it could not be written as JSON
         if not job.config.fast_dev_run:
             session.describe = as_in_run(checkpoints.workdir, step)
         opened = session.open(mode, input_fn)

@@ -233,7 +233,7 @@ def test_a_follower_may_be_closed_between_two_results(follower, put, vector_inpu
     assert next(follower.evaluate_continuously(vector_input)).step == 4
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "é", "x" * 101])
+@pytest.mark.parametrize("name", ["", "a/b", "é", "x" * 101, 5])
 def test_an_evaluation_name_that_is_not_a_valid_directory_name_is_refused(
     follower, vector_input, name
 ):
