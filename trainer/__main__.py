@@ -41,24 +41,23 @@ def main(arguments: list[str]) -> int:
             _run(kind, name, options)
     except InfeedError as error:
         notes = "".join(f" ({printable(note)})" for note in notes_of(error))
-        print(f"error: {as_started(str(error))}{notes}", file=sys.stderr)
+        exits.print_last(f"error: {as_started(str(error))}{notes}")
         return Exit.HOST_FAILED if isinstance(error, HostError) else Exit.ERROR
     except exits.Preempted as preempted:
-        print(f"preempted: {preempted}", file=sys.stderr)
+        exits.print_last(f"preempted: {preempted}")
         return Exit.PREEMPTED
     except exits.Interrupted as interrupted:
-        print(f"interrupted: {interrupted}", file=sys.stderr)
+        exits.print_last(f"interrupted: {interrupted}")
         return Exit.INTERRUPTED
     except KeyboardInterrupt:
-        print(
-            "interrupted; run the same command again: a run resumes from its newest checkpoint",
-            file=sys.stderr,
+        exits.print_last(
+            "interrupted; run the same command again: a run resumes from its newest checkpoint"
         )
         return Exit.INTERRUPTED
     except Exception as error:
         if (message := _of_user(error)) is None:
             raise
-        print("error:", message, file=sys.stderr)
+        exits.print_last(f"error: {message}")
         return Exit.ERROR
     return Exit.DONE
 

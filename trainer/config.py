@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from os import PathLike, fspath
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from tyro.conf import Fixed
@@ -139,8 +140,8 @@ class TrainerConfig:
     """Train for this many epochs, counted from the very first run, in place of max_steps. The log
     names the step."""
     max_time: Fixed[str | None] = None
-    """Train for at most this time ("30s", "90m", "12h") from the call, then save and return. By
-    host 0's clock."""
+    """Train for at most this time ("30s", "90m", "12h"), not counting the restore and the first
+    compilation, then save and return. By host 0's clock."""
     iterations_per_loop: int | str = 100
     """Steps per dispatch, after which the host reads the results. Affects speed only, not the
     training. "10s": as many as take that long ("s", "m" or "h"), measured over the first ten."""
@@ -231,24 +232,14 @@ class TrainerConfig:
     unless 20 times as long as is usual is more, or nothing is usual yet."""
 
     def __post_init__(self) -> None:
-        if not self.workdir:
-            raise OptionError("workdir is empty. Give the directory for checkpoints and events.")
-        if OTHER_PLACE.match(str(self.workdir)):
-            raise OptionError(
-                f"workdir={self.workdir!r} is neither a local directory nor in a bucket. Give "
-                f"{PLACES}."
-            )
+        self._check_places()
         self._check_times()
         self._check_batch_axis()
         _ = axis_sizes(self.mesh), partition_rules(self.partition)
-        cache = self.compilation_cache_dir
-        if cache is not None and not LOCAL_PLACE.match(cache):
-            raise OptionError(
-                f"compilation_cache_dir={cache!r} is not a local directory. Give one, such as "
-                "~/.cache/infeed."
-            )
         for name, kind in get_type_hints(type(self)).items():
             value = getattr(self, name)
+            if value is None and kind in (int, float):
+                raise OptionError(f"{name}=None is not a number.")
             if kind in (int, int | None) and name not in ("seed", "input_workers"):
                 check_positive_int(name, value)
             if kind in (float, float | None) and name != "ema_decay":
@@ -268,6 +259,24 @@ class TrainerConfig:
                 f"input_workers={workers!r} is neither an int of at least 0 nor 'auto'."
             )
         check_number("ema_decay", self.ema_decay, at_least=0, below=1, more=", such as 0.9999")
+
+    def _check_places(self) -> None:
+        for name in ("workdir", "cache", "compilation_cache_dir"):
+            if isinstance(path := getattr(self, name), PathLike):
+                object.__setattr__(self, name, fspath(path))  # settings are saved as JSON
+        if not self.workdir:
+            raise OptionError("workdir is empty. Give the directory for checkpoints and events.")
+        if OTHER_PLACE.match(str(self.workdir)):  # a recipe's default is not a str
+            raise OptionError(
+                f"workdir={self.workdir!r} is neither a local directory nor in a bucket. Give "
+                f"{PLACES}."
+            )
+        cache = self.compilation_cache_dir
+        if cache is not None and not LOCAL_PLACE.match(cache):
+            raise OptionError(
+                f"compilation_cache_dir={cache!r} is not a local directory. Give one, such as "
+                "~/.cache/infeed."
+            )
 
     def _check_times(self) -> None:
         for name in ("max_time", "checkpoint_every"):

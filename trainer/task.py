@@ -261,6 +261,10 @@ class Task:
         check_number(
             "flops", self.flops, above=0, more=". Give those of one training step, or None"
         )
+        if not isinstance(self.target, Target | None):
+            raise OptionError(
+                f"target is {kind_of(self.target)}. Give Target('label', classes=10), say."
+            )
         if not isinstance(self.metrics, Mapping):
             raise OptionError(
                 f"metrics is {kind_of(self.metrics)}. Give a dict of names: {{'accuracy': "

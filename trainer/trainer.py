@@ -2,6 +2,7 @@
 input."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,10 @@ class Trainer:
             if isinstance(callback, type):
                 name = callback.__name__
                 raise OptionError(f"callbacks has the class {name}. Give an object: {name}(...).")
+        if not isinstance(warm_start, WarmStart | None):
+            raise OptionError(
+                f"warm_start is {kind_of(warm_start)}. Give WarmStart(init_from=...)."
+            )
         self.config = config
         self._warm_start = warm_start or WarmStart()
         if config.compilation_cache_dir:
@@ -172,7 +177,7 @@ class Trainer:
         input_fn: InputFn,
         *,
         step: WhichStep | None = None,
-        checkpoint_path: str | None = None,
+        checkpoint_path: str | PathLike[str] | None = None,
         name: str | None = None,
         check_padding: bool = False,
         on_records: Callable[[EvaluatedRecords], None] | None = None,
@@ -195,9 +200,8 @@ class Trainer:
         missing or another run's."""
         check_name(name)
         with ShortErrors():
-            return evaluate(
-                self._job, input_fn, name, step, checkpoint_path, check_padding, on_records
-            )
+            path = _as_text(checkpoint_path)
+            return evaluate(self._job, input_fn, name, step, path, check_padding, on_records)
 
     def evaluate_continuously(
         self,
@@ -226,7 +230,7 @@ class Trainer:
         *,
         keys: Sequence[str] | None = None,
         step: WhichStep | None = None,
-        checkpoint_path: str | None = None,
+        checkpoint_path: str | PathLike[str] | None = None,
         gather: bool = False,
     ) -> Iterator[dict[str, Any]]:
         """Yields the results of the task's predict_fn, a dict of NumPy values per record, in the
@@ -242,7 +246,7 @@ class Trainer:
         EvaluationError, before the last records, unless each expected one came exactly once, and
         whatever evaluate raises."""
         check_predict(self._job.task, keys)
-        return predict(self._job, input_fn, keys, step, checkpoint_path, gather)
+        return predict(self._job, input_fn, keys, step, _as_text(checkpoint_path), gather)
 
     def export(
         self,
@@ -250,7 +254,7 @@ class Trainer:
         input_fn: InputFn,
         *,
         step: WhichStep | None = None,
-        checkpoint_path: str | None = None,
+        checkpoint_path: str | PathLike[str] | None = None,
         model: Model | None = None,
         keys: Sequence[str] | None = None,
         labels: Mapping[str, Labels] | None = None,
@@ -281,4 +285,8 @@ class Trainer:
         from trainer.loop.export import export_checkpoint
 
         with ShortErrors():
-            return export_checkpoint(self._job, input_fn, options, step, checkpoint_path)
+            return export_checkpoint(self._job, input_fn, options, step, _as_text(checkpoint_path))
+
+
+def _as_text(path: str | PathLike[str] | None) -> str | None:
+    return None if path is None else fspath(path)

@@ -236,6 +236,7 @@ def test_a_loaded_model_predicts_arrays_as_the_trainer_predicts_records(digits, 
         (image / 255, r"'image' is float64 .*; the model reads image: uint8"),
         (image.astype(np.int64) + 256, r"'image' is int64 .*; the model reads image: uint8"),
         (image[:0], "the batch has no rows"),
+        (7.0, r"the batch has no rows; the model reads image: uint8 \[rows, 32, 32, 1\]"),
     ):
         with pytest.raises(OptionError, match=problem):
             model.predict({"image": wrong})

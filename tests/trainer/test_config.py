@@ -4,6 +4,8 @@ import inspect
 import json
 import re
 from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,9 +23,11 @@ POSITIVE += " iterations_per_loop peak_tflops"
 @pytest.mark.parametrize(
     ("setting", "values"),
     [
-        ("workdir", ["", "az://bucket/run", "gs:/bucket/run", "gs:///run"]),
+        ("workdir", ["", "az://bucket/run", Path("gs://bucket/run"), "gs:///run"]),
         *((name, [0]) for name in POSITIVE.split()),
         ("eval_batch_size", [1.5]),
+        ("accumulate", [None]),
+        ("stall_seconds", [None, 0]),
         ("max_steps", [True]),
         ("checkpoint_every_steps", [-1]),
         ("iterations_per_loop", ["10"]),
@@ -52,6 +56,12 @@ def test_the_evaluation_batch_is_the_training_batch_unless_given():
 @pytest.mark.parametrize("workdir", ["gs://bucket/run", "gs://bucket", "run", "/run:1/x", "C:/run"])
 def test_a_work_directory_may_be_on_disk_or_in_a_bucket(workdir):
     assert TrainerConfig(workdir=workdir, global_batch_size=8).workdir == workdir
+
+
+def test_directories_may_be_paths_and_are_saved_as_text():
+    paths: Any = dict.fromkeys(("workdir", "cache", "compilation_cache_dir"), Path("runs/a"))
+    saved = json.loads(json.dumps(TrainerConfig(global_batch_size=8, **paths).to_json()))
+    assert {saved[name] for name in paths} == {"runs/a"}
 
 
 def test_settings_with_a_batch_axis_are_hashed_compared_and_saved():

@@ -187,6 +187,7 @@ def test_arguments_in_the_wrong_place_or_form_are_named_with_the_right_one(
         r"callbacks has the class Callback\. Give an object: Callback\(": lambda: trainer(
             callbacks=[Callback]
         ),
+        r"warm_start is a str\. Give WarmStart\(init_from=": lambda: trainer(warm_start="runs/a"),
         r"loss is called with \(model, batch\): too many positional": lambda: nnx_sgd(
             loss=lambda model: 0
         ),
@@ -207,6 +208,7 @@ def test_arguments_in_the_wrong_place_or_form_are_named_with_the_right_one(
         r"optimizer is a function": lambda: trainer(
             replace(dense_task, optimizer=optax.cosine_decay_schedule(0.1, 10))
         ),
+        r"target is a str\. Give Target\('label'": lambda: replace(dense_task, target="label"),
         r"optimizer is a float": lambda: trainer(replace(dense_task, optimizer=0.1)),
     }
     for given, kind in (([{}], "list"), (iter([{}]), "list_iterator"), (iter_none(), "generator")):

@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -68,14 +68,23 @@ def ending(why: str, interrupted: bool, together: bool = False) -> Ending:
     return (Interrupted if interrupted else Preempted)(why, together)
 
 
+def print_last(text: str) -> None:
+    """Prints to stderr, unless nobody reads it: Ctrl-C also ends the `tee` that a command writes
+    to, and an error here would keep the process from ending."""
+    with suppress(OSError, ValueError):  # ValueError: it is closed
+        print(text, file=sys.stderr)
+
+
 def leave(code: int) -> NoReturn:
     """Ends the process immediately: no other thread and no exit handler can delay it. Workers, such
     as Grain's, end with it, as they would with Python."""
     for child in multiprocessing.active_children():
         if child.daemon:
             child.kill()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        # as in print_last; AttributeError: the process began without it
+        with suppress(AttributeError, OSError, ValueError):
+            stream.flush()
     os._exit(code)
 
 

@@ -2,7 +2,6 @@
 
 import os
 import socket
-import sys
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from pipeline.console.interrupts import Exit
 from pipeline.errors import OptionError
 from pipeline.logs import logger
-from trainer.hosts.exits import leave
+from trainer.hosts.exits import leave, print_last
 
 AUTO = "auto"
 PLACE = ("coordinator_address", "num_processes", "process_id")
@@ -103,11 +102,10 @@ def join(settings: Distributed, host_timeout_seconds: float) -> None:
 
 
 def _give_up(settings: Distributed) -> None:
-    print(
+    print_last(
         f"error: not all processes connected to coordinator_address={settings.coordinator_address} "
         f"within {settings.connect_seconds} s (connect_seconds). Start each with the same address "
-        "and its own process_id.",
-        file=sys.stderr,
+        "and its own process_id."
     )
     leave(Exit.ERROR)
 

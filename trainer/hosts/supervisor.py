@@ -30,6 +30,7 @@ from trainer.hosts.exits import (
     Interrupted,
     ending,
     leave,
+    print_last,
 )
 from trainer.hosts.failures import (
     GONE_SECONDS,
@@ -97,11 +98,7 @@ class Supervisor:
             self._asked = name
             self._asked_at = now
             if name == "SIGINT":
-                with suppress(Exception):  # stderr may be closed
-                    print(
-                        "interrupted: ending; a second Ctrl-C ends the process without saving",
-                        file=sys.stderr,
-                    )
+                print_last("interrupted: ending; a second Ctrl-C ends the process without saving")
         elif name == "SIGINT" or now - self._asked_at > TWICE_SECONDS:
             self._leave_unsaved("a second time")
 
@@ -296,7 +293,7 @@ class Supervisor:
 
     def _end(self, error: HostError | Ending, more: str) -> NoReturn:
         kind = type(error).__name__.lower() if isinstance(error, Ending) else "error"
-        print(f"{kind}: {error}{more}", file=sys.stderr)
+        print_last(f"{kind}: {error}{more}")
         depart(self._store)
         leave(getattr(error, "exit_code", Exit.HOST_FAILED))
 

@@ -21,6 +21,7 @@ from trainer.hosts.failures import poll
 from trainer.inputs import InputFn
 from trainer.loop.evaluation import Evaluation, OnRecords
 from trainer.loop.evaluation_end import report
+from trainer.loop.exact_epoch import ExactEpoch
 from trainer.loop.job import Job
 from trainer.loop.session import Session, open_session, restore
 from trainer.metrics.tally import PADDINGS
@@ -124,7 +125,7 @@ def evaluate_continuously(
         # of epochs, whose data may be elsewhere, it is not known
         end = None if job.config.max_epochs else job.config.max_steps
         last = None
-        evaluation: Evaluation | None = None
+        before: ExactEpoch | None = None
         while end is None or last is None or last < end:
             with open_session(job) as session:
                 checkpoints = session.checkpoints
@@ -146,12 +147,12 @@ def evaluate_continuously(
             try:
                 with open_session(job) as session:
                     start = restore(session, "eval", input_fn, step, None)
-                    evaluation = Evaluation(
-                        session, start.opened, start.state, step, before=evaluation
-                    )
+                    evaluation = Evaluation(session, start.opened, start.state, step, before=before)
                     result = replace(evaluation.epoch(), name=name)
                     final = end is not None and step >= end
                     report(session, start.state, result, final=final, for_best=name is None)
+                    before = evaluation.exact_epoch
+                    del start, evaluation  # the next state takes the memory of this one
             except (CheckpointError, HostError):
                 if session.supervisor.failed or not _removed(checkpoints, step):
                     raise
@@ -214,7 +215,7 @@ class PeriodicEvaluations:
             name: self.session.open("eval", input_fn) for name, input_fn in self.inputs.items()
         }
         self.results = list[EvalResult]()
-        self._evaluations = dict[str | None, Evaluation]()
+        self._epochs = dict[str | None, ExactEpoch]()
 
     def __call__(
         self, step: int, state: TrainState, stop: Callable[[str], None], /, *, final: bool
@@ -223,9 +224,9 @@ class PeriodicEvaluations:
         whether the training has ended."""
         first = next(iter(self.opened))
         for name, opened in self.opened.items():
-            before = self._evaluations.get(name)
+            before = self._epochs.get(name)
             evaluation = Evaluation(self.session, opened, state, step, before=before)
-            self._evaluations[name] = evaluation
+            self._epochs[name] = evaluation.exact_epoch
             result = replace(evaluation.epoch(), name=name)
             self.results.append(result)
             log.info("%s%s", f"{name}: " if name else "", result)
@@ -264,7 +265,8 @@ def named_inputs(
 def check_name(name: str | None) -> None:
     """Raises OptionError unless this can name an evaluation: it becomes part of a directory's
     name."""
-    if name is not None and not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name):
+    fits = isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name)
+    if name is not None and not fits:
         raise OptionError(
             f"name={name!r} cannot name a directory. Allowed: up to 100 letters, digits, '.', '_' "
             "and '-'; the events go to <workdir>/eval_<name>."

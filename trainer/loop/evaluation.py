@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -39,76 +40,67 @@ OnCounted = Callable[[int], None]
 NOT_THE_SPLITS = "the metrics are not the split's"
 
 
+@dataclass
 class Evaluation:
     """Exact epochs with the models of one state.
 
-    on_records: see Trainer.evaluate; gets the records of the first epoch. before: another
-    evaluation, whose program serves this one, too, if the input has its shapes.
+    on_records: see Trainer.evaluate; gets the records of the first epoch.
+    before: of another evaluation, whose program serves this one, too, if the input has its shapes.
     padding_rows: rows of the last epoch that did not count, over all hosts."""
 
-    def __init__(
-        self,
-        session: Session,
-        opened: OpenedInput,
-        state: TrainState,
-        step: int,
-        on_records: OnRecords | None = None,
-        before: "Evaluation | None" = None,
-    ) -> None:
+    session: Session
+    opened: OpenedInput
+    state: TrainState
+    step: int
+    on_records: OnRecords | None = None
+    before: ExactEpoch | None = None
+
+    def __post_init__(self) -> None:
         self.padding_rows = 0
-        self._session = session
-        self._job = session.job
-        self._opened = opened
-        self._step = step
-        self._on_records = on_records
-        self._state = state
-        if before and before.exact_epoch.fits(opened):
-            self.exact_epoch = before.exact_epoch
-        else:
-            self.exact_epoch = self._compiled()
+        fits = self.before and self.before.fits(self.opened)
+        self.exact_epoch = self.before if self.before and fits else self._compiled()
 
     def _compiled(self) -> ExactEpoch:
-        job = self._job
+        job = self.session.job
         task = job.traced_task
         constants = self._constants(0)
-        # its rows have a few bytes per record: dispatches are as long as without them
-        step = eval_step(task, with_rows=self._on_records is not None, axes=job.placement.axes)
+        step = eval_step(task, with_rows=self.on_records is not None, axes=job.placement.axes)
         make_tallies = dict
         if mergeable(task.metrics):
             model = jax.eval_shape(lambda: constants[0])
             make = jax.jit(
-                partial(no_tallies, task, model, job.spec(self._opened)),
+                partial(no_tallies, task, model, job.spec(self.opened)),
                 out_shardings=job.placement.replicated,
                 compiler_options=job.placement.runs_once,
             )
-            make_tallies = partial(_checked_tallies, job, self._opened, make)
-        return ExactEpoch(self._session, self._opened, step, constants, make_tallies)
+            make_tallies = partial(_checked_tallies, job, self.opened, make)
+        return ExactEpoch(self.session, self.opened, step, constants, make_tallies)
 
     def _constants(self, padding: int) -> tuple[Variables, Any]:
-        model = model_of(self._state, self._job.config.evaluated_model)
-        return model, self._job.placement.scalar(np.int32(padding))
+        model = model_of(self.state, self.session.job.config.evaluated_model)
+        return model, self.session.job.placement.scalar(np.int32(padding))
 
     def epoch(self, padding: int = 0, on_counted: OnCounted = lambda _: None) -> EvalResult:
         """Runs over the input once, with PADDINGS[padding] in rows that do not count.
 
         on_counted: called after each dispatch. EvaluationError unless every record counted exactly
         once, or was left out as bad."""
-        with self._session.activity.doing("evaluating"):
+        with self.session.activity.doing("evaluating"):
             return self._run(padding, on_counted)
 
     def _run(self, padding: int, on_counted: OnCounted) -> EvalResult:
-        session = self._session
-        if isinstance(self._opened.source, IterableInput) and self._opened.source.exhausted:
-            self._opened = session.open("eval", self._opened.input_fn)
-        opened = self._opened
+        session = self.session
+        if isinstance(self.opened.source, IterableInput) and self.opened.source.exhausted:
+            self.opened = session.open("eval", self.opened.input_fn)
+        opened = self.opened
         proof = Proof(opened.source)
         self._outside = -1
 
         def record(result: DispatchResult) -> None:
             self._outside = max(self._outside, int(result.scalars.pop(RECORD_OUTSIDE).max()))
             records = proof.add(result.scalars)
-            if self._on_records and result.rows:
-                self._on_records(self._counted(result.rows))
+            if self.on_records and result.rows:
+                self.on_records(self._counted(result.rows))
             on_counted(records)
 
         constants = self._constants(padding)
@@ -117,11 +109,11 @@ class Evaluation:
             for _ in dispatches:
                 if not dispatches.ended:
                     session.end_if_preempted()
-        self._on_records = None
+        self.on_records = None
         delivered = self._checked(proof)
         self.padding_rows = dispatches.step * opened.global_batch - delivered.records
         tallies = jax.device_get(dispatches.carry)
-        metrics = self._job.task.metrics
+        metrics = self.session.job.task.metrics
         totals = totals_counted(tallies, metrics)
         proof.check_totals(totals, NOT_THE_SPLITS)
         scalars, arrays = computed(tallies, metrics)
@@ -132,7 +124,7 @@ class Evaluation:
         }
         info = opened.source.info
         return EvalResult(
-            step=self._step,
+            step=self.step,
             metrics=means | scalars,
             arrays=arrays,
             **delivered._asdict(),
@@ -154,7 +146,7 @@ class Evaluation:
         return EvaluatedRecords(
             None if index is None else index[counts],
             rows[LOSSES][counts],
-            with_offsets(predictions, self._job.task.added),
+            with_offsets(predictions, self.session.job.task.added),
         )
 
     def _checked(self, proof: Proof) -> Delivered:
@@ -167,7 +159,7 @@ class Evaluation:
             raise EvaluationError(
                 f"the evaluation counted {outside}{such}; {NOT_THE_SPLITS}. {REMEDY}."
             )
-        if (target := self._job.task.target) and not delivered.labelled:
+        if (target := self.session.job.task.target) and not delivered.labelled:
             raise EvaluationError(
                 f"{proof.name}: none of the {records} records has the label "
                 f"{target.key!r}, so nothing can be evaluated. --mode predict (Trainer.predict) "

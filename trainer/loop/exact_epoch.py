@@ -27,9 +27,8 @@ log = logger("trainer")
 class ExactEpoch:
     """A step compiled for all of an input, and for any other with the same shapes and size.
 
-    constants, gather: see Compiled. make_carry: makes what the first step gets; each epoch donates
-    its own. wide: whether the rows that the step returns count towards the memory of a dispatch;
-    those of a few bytes per record do not."""
+    It keeps no arrays of the model. constants, gather: see Compiled. make_carry: makes what the
+    first step gets; each epoch donates its own."""
 
     def __init__(
         self,
@@ -38,17 +37,15 @@ class ExactEpoch:
         step: Step,
         constants: tuple[Any, ...],
         make_carry: Callable[[], Any],
-        *,
         gather: bool = True,
-        wide: bool = False,
     ) -> None:
         job = session.job
         epoch = opened.source.info.steps_per_epoch
         self._shapes = opened.struct, epoch
         self._make_carry = make_carry
         self.program = job.program(step, constants, make_carry(), opened, gather)
-        out_bytes = self.program.rows_bytes() if wide else 0
         marks = [epoch] if epoch else []
+        out_bytes = self.program.rows_bytes()
         k = job.steps_per_dispatch(opened, session.superbatch_bytes, marks, out_bytes=out_bytes)
         self.program.lengthen(k)
         self._steps = Steps(0, epoch, k if epoch else 1)

@@ -128,7 +128,7 @@ def _predicted(
     batches = math.ceil(RECORDS / opened.global_batch)
     epoch = opened.source.info.steps_per_epoch
     first = first_batches(opened.source, 1 if epoch is None else min(batches, epoch))
-    prediction = Prediction(session, replace(opened, source=first), variables, gather=True)
+    prediction = Prediction(session, replace(opened, source=first), variables)
     records = [
         chosen(named_leaves(record), list(function.predictions)) for record in prediction.records()
     ]

@@ -52,8 +52,11 @@ class LoadedModel:
     axes: BatchAxes
 
     def __repr__(self) -> str:
-        reads = ", ".join(_readable(name, spec) for name, spec in self.inputs.items())
-        return f"<LoadedModel of step {self.step}, which reads {reads}>"
+        return f"<LoadedModel of step {self.step}, which reads {self._reads}>"
+
+    @property
+    def _reads(self) -> str:
+        return ", ".join(_readable(name, spec) for name, spec in self.inputs.items())
 
     @property
     def module(self) -> Any:
@@ -71,21 +74,24 @@ class LoadedModel:
         records.
 
         batch: the arrays that the task reads, [b, ...] each, such as {"image": uint8 [b, height,
-        width, channels]}. Those of NumPy's default dtypes, int64 and float64, are converted if no
-        integer changes, and so are lists. Without "_mask", all rows count. Compiled for each new
-        size of a batch. OptionError for no rows, an array that is missing, and one of another
-        shape, dtype or number of rows than `inputs` and the rest have, which a model might take for
-        something else."""
+        width, channels]}; lists and tuples are converted, and so are arrays of NumPy's default
+        dtypes, int64 and float64, if no integer changes. Without "_mask", all rows count. Compiled
+        for each new size of a batch.
+
+        OptionError for a batch without rows, a missing array, and one whose shape, dtype or number
+        of rows differs from `inputs` and the other arrays."""
         check_is_mapping(batch)
-        batch = {
-            name: np.asarray(array) if isinstance(array, list) else array
-            for name, array in batch.items()
-        }
-        sizes = self.axes.map(lambda leaf, axis: leaf.shape[axis], batch)
+        arrays = jax.tree.map(
+            lambda leaf: leaf if hasattr(leaf, "shape") else np.asarray(leaf),
+            dict(batch),
+            is_leaf=lambda node: not isinstance(node, dict),
+        )
+        # 0 for a number, which has no axis
+        sizes = self.axes.map(lambda leaf, axis: sum(leaf.shape[axis : axis + 1]), arrays)
         rows = next(iter(jax.tree.leaves(sizes)), 0)
         if not rows:
-            raise OptionError("the batch has no rows.")
-        batch = {MASK: np.ones(rows, np.float32), **batch}
+            raise OptionError(f"the batch has no rows; the model reads {self._reads}.")
+        batch = {MASK: np.ones(rows, np.float32), **arrays}
         for name, spec in self.inputs.items():
             if name in batch and isinstance(spec, jax.ShapeDtypeStruct):
                 batch[name] = self._as_read(name, batch[name], spec, rows)

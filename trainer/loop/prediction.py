@@ -5,6 +5,7 @@ All hosts make the same number of dispatches: the sums that prove the epoch are 
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -61,39 +62,35 @@ def predict(
             )
             with session.supervisor.leaving():
                 variables = model_of(start.state, job.config.evaluated_model)
-                prediction = Prediction(session, start.opened, variables, keys, gather=gather)
+                prediction = Prediction(session, start.opened, variables, keys, gather)
+            del start  # with the optimizer's arrays
         yield from prediction.records()
 
 
+@dataclass
 class Prediction:
     """One exact epoch of predictions by one model.
 
     keys: which predictions; None: all. gather: every host gets the rows of all hosts, not only its
     own."""
 
-    def __init__(
-        self,
-        session: Session,
-        opened: OpenedInput,
-        variables: Variables,
-        keys: Sequence[str] | None = None,
-        *,
-        gather: bool,
-    ) -> None:
-        job = session.job
-        self._session = session
-        self._opened = opened
-        self._variables = variables
+    session: Session
+    opened: OpenedInput
+    variables: Variables
+    keys: Sequence[str] | None = None
+    gather: bool = True
+
+    def __post_init__(self) -> None:
         self._returned = 0
-        predictions = predict_step(job.traced_task, keys, job.placement.axes)
+        job = self.session.job
+        predictions = predict_step(job.traced_task, self.keys, job.placement.axes)
         self._epoch = ExactEpoch(
-            session,
-            opened,
+            self.session,
+            self.opened,
             lambda variables, carry, batch: (carry, predictions(variables, batch)),
-            (variables,),
+            (self.variables,),
             tuple,
-            gather=gather,
-            wide=True,
+            self.gather,
         )
 
     def records(self) -> Iterator[dict[str, Any]]:
@@ -101,16 +98,16 @@ class Prediction:
 
         EvaluationError, before the last dispatch's predictions, unless the epoch was exact.
         HostError if this host stops before the end and another one does not."""
-        session = self._session
-        proof = Proof(self._opened.source)
+        session = self.session
+        proof = Proof(self.opened.source)
         results = list[DispatchResult]()
 
         def record(result: DispatchResult) -> None:
             proof.add(result.scalars)
             results.append(result)
 
-        constants = (self._variables,)
-        with self._epoch.dispatching(session, self._opened, constants, record) as dispatches:
+        constants = (self.variables,)
+        with self._epoch.dispatching(session, self.opened, constants, record) as dispatches:
             try:
                 for _ in dispatches:
                     if dispatches.ended:
@@ -132,22 +129,22 @@ class Prediction:
 
     def _records(self, results: list[DispatchResult]) -> Iterator[dict[str, Any]]:
         """Those of the results, which it takes out."""
-        added = self._session.job.task.added
+        added = self.session.job.task.added
         while results:
             rows = with_offsets(results.pop(0).rows, added)
             counting = np.flatnonzero(rows.pop(MASK) > 0)
             leaves, tree = jax.tree.flatten(rows)
             for row in counting.tolist():
-                if self._session.supervisor.alone:  # the consumer may be slow
-                    self._session.supervisor.check_asked()
+                if self.session.supervisor.alone:  # the consumer may be slow
+                    self.session.supervisor.check_asked()
                 self._returned += 1
                 yield tree.unflatten([leaf[row] for leaf in leaves])
 
     def _stop_together(self, dispatches: Dispatches) -> None:
         """Makes the dispatches that other hosts have already made: they would wait for them
         forever."""
-        exchange = self._session.exchange
-        seconds = self._session.supervisor.host_seconds / 2
+        exchange = self.session.exchange
+        seconds = self.session.supervisor.host_seconds / 2
         launched_by_host = exchange.gather("dispatches", dispatches.launched, seconds)
         if len(launched_by_host) < exchange.count:
             raise HostError(

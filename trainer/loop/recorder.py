@@ -44,7 +44,7 @@ class Recorder(AbstractContextManager):
     fence: Callable[[], None]
 
     def __post_init__(self) -> None:
-        self._workdir = str(self.job.config.workdir)
+        self._workdir = self.job.config.workdir
         self._provenance = None  # a fast_dev_run leaves no history
         if not self.job.config.fast_dev_run:
             self._provenance = self.source.info.provenance

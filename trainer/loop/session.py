@@ -110,7 +110,7 @@ class Session:
         config = self.job.config
 
         def take() -> None:
-            check_directory(str(config.workdir))
+            check_directory(config.workdir)
             self.ownership.take(lambda seconds: self.supervisor.wait(lambda: None, seconds))
 
         if not config.fast_dev_run:
@@ -124,7 +124,7 @@ class Session:
         config = self.job.config
         mark = ""
         if self.exchange.index == 0 and not config.fast_dev_run:
-            mark = mark_workdir(str(config.workdir))
+            mark = mark_workdir(config.workdir)
         facts = lambda: facts_of(self.job, inputs, start, end) | others  # noqa: E731
         agree(self.exchange, facts, config.workdir, mark, config.stall_seconds)
         share_cores(self.exchange.processes_here(config.stall_seconds))
@@ -145,7 +145,7 @@ class Session:
             return self.checkpoints, self.checkpoints.require(step)
         best = step == "best"
         checkpoint = find_elsewhere(checkpoint_path, None if best else step)
-        if best and str(checkpoint_path).rstrip("/").endswith(f"/{CHECKPOINTS}/{checkpoint.step}"):
+        if best and checkpoint_path.rstrip("/").endswith(f"/{CHECKPOINTS}/{checkpoint.step}"):
             raise CheckpointError(
                 f"checkpoint_path={checkpoint_path!r} is one checkpoint: leave out 'best'."
             )
@@ -243,7 +243,8 @@ def restore(
     step, checkpoint_path: see Trainer.evaluate. In a fast_dev_run the state is an untrained one."""
     job = session.job
     with session.supervisor.leaving():
-        checkpoints, step = session.checkpoints_of(step, checkpoint_path)
+        checkpoints, number = session.checkpoints_of(step, checkpoint_path)
+        step = int(number)  # of NumPy, it could not be written as JSON
         if not job.config.fast_dev_run:
             session.describe = as_in_run(checkpoints.workdir, step)
         opened = session.open(mode, input_fn)

@@ -131,7 +131,7 @@ class History:
         return segments
 
     @cached_property
-    def _lineage(self) -> list[Segment]:
+    def lineage(self) -> list[Segment]:
         """The last segment, then the one that saved the state it began with, and so on: those that
         made the model. Others went back to an earlier checkpoint, and ended before they saved
         one."""
@@ -142,18 +142,6 @@ class History:
             if start.step > 0 and is_parent:
                 lineage.append(segment)
         return lineage
-
-    def segment_of(self, step: int) -> Segment | None:
-        """The segment that trained this step of the current model, or else the last one that
-        trained such a step; None if none did. The last segment may be alive unless it has an end,
-        so later steps are taken for its own."""
-        own = next((segment for segment in self._lineage if segment.start.step < step), None)
-        if own is not None and (own.end is None or step <= own.end.step):
-            return own
-        for segment in reversed(self.segments):
-            if segment.end and segment.start.step < step <= segment.end.step:
-                return segment
-        return None
 
     def bad_records(self, fingerprint: str) -> dict[int, str]:
         """Number -> reason of the records that any run left out of this input."""
@@ -169,7 +157,9 @@ def _bad_records(lines: Sequence[HistoryLine], fingerprint: str | None) -> dict[
 
 
 def segment_of(history: History, step: int, workdir: str) -> Segment:
-    """The segment whose run trained a step, or would train it next.
+    """The segment that trained this step of the current model, or else the last one that trained
+    such a step. The last run may be alive unless it has an end, so later steps are taken for its
+    own.
 
     Raises OptionError for a step that no recorded run trained; CheckpointError if there is no
     history."""
@@ -180,8 +170,12 @@ def segment_of(history: History, step: int, workdir: str) -> Segment:
             f"{workdir} has no {SEGMENTS}, so no step can be traced. Training writes it when it "
             "starts; give the --workdir of a run, by this version of infeed or a later one."
         )
-    if (segment := history.segment_of(step)) is not None:
-        return segment
+    own = next((each for each in history.lineage if each.start.step < step), None)
+    if own is not None and (own.end is None or step <= own.end.step):
+        return own
+    for segment in reversed(history.segments):
+        if segment.end and segment.start.step < step <= segment.end.step:
+            return segment
     first = min(start.step for start in history.starts)
     last = history.segments[-1].end
     if step > first and last is not None:

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from os import fspath
 from pathlib import Path
 from typing import Any
 
@@ -273,6 +274,7 @@ class ExportOptions:
 
     def __post_init__(self) -> None:
         """Raises OptionError for values that are not allowed, and without TensorFlow."""
+        object.__setattr__(self, "path", fspath(self.path))
         check_place(self.path)
         check_number("tolerance", self.tolerance, at_least=0, below=math.inf)
         check_positive_int("keep", self.keep)

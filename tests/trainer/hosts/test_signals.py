@@ -103,14 +103,30 @@ def default_handler():
     WATCHER.terminated = False
 
 
-@pytest.mark.parametrize("again", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_is_heard_while_the_main_thread_runs_c_code_and_a_second_signal_ends_it(
-    fork_server, tmp_path, again
-):
+def start_stuck(fork_server, tmp_path):
     process = fork_server.start(["-c", STUCK, str(tmp_path / "stuck")], tmp_path / "printed")
     stop = time.monotonic() + 60
     while not (tmp_path / "stuck").exists() and time.monotonic() < stop:
         time.sleep(0.01)
+    return process
+
+
+def test_a_stuck_process_ends_even_if_nobody_reads_what_it_prints(fork_server, tmp_path):
+    os.mkfifo(tmp_path / "printed")
+    reader = os.open(tmp_path / "printed", os.O_RDONLY | os.O_NONBLOCK)
+    process = start_stuck(fork_server, tmp_path)
+    os.close(reader)  # as Ctrl-C ends `tee`
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)  # so that the second one is not taken for the first
+    process.send_signal(signal.SIGINT)
+    assert process.wait()[0] == 130
+
+
+@pytest.mark.parametrize("again", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_is_heard_while_the_main_thread_runs_c_code_and_a_second_signal_ends_it(
+    fork_server, tmp_path, again
+):
+    process = start_stuck(fork_server, tmp_path)
     process.send_signal(signal.SIGINT)
     process.wait_for("interrupted: ending; a second Ctrl-C ends the process without saving\n")
     time.sleep(1.2)  # a launcher may pass on a SIGTERM within a second

@@ -5,12 +5,14 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from jax import lax
 from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import Mesh, PartitionSpec
 
+from trainer.loop.compiled import has_convolution
 from trainer.loop.flops import flops
 from trainer.task import Task, Variables
 from trainer.trainer import Trainer
@@ -138,3 +140,20 @@ def test_a_part_of_each_device_counts_on_every_device():
     rows = PartitionSpec("data")
     split = jax.shard_map(jnp.matmul, mesh=mesh, in_specs=(rows, PartitionSpec()), out_specs=rows)
     assert counted(split, X, W) == PRODUCT
+
+
+def test_a_convolution_is_found_inside_calls_and_branches():
+    kernel = np.ones((3, 1, 1), np.float32)
+
+    def convolve(x):
+        return jax.lax.conv_general_dilated(
+            x, kernel, (1,), "SAME", dimension_numbers=("NHC", "HIO", "NHC")
+        )
+
+    def hidden(x):
+        return jax.lax.cond(x.sum() > 0, jax.jit(convolve), lambda x: x, x)
+
+    x = np.ones((1, 4, 1), np.float32)
+    assert has_convolution(jax.make_jaxpr(convolve)(x))
+    assert has_convolution(jax.make_jaxpr(hidden)(x))
+    assert not has_convolution(jax.make_jaxpr(lambda x: x @ x.T)(np.ones((2, 2))))

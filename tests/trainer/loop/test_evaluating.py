@@ -84,7 +84,7 @@ def test_each_new_checkpoint_is_evaluated_by_one_program_until_the_last_step(
     opened = []
 
     def counted(ctx):
-        opened.append(ctx.mode)
+        opened.append(sum(array.nbytes for array in jax.live_arrays()))
         return vector_input(ctx)
 
     put(1)
@@ -99,7 +99,7 @@ def test_each_new_checkpoint_is_evaluated_by_one_program_until_the_last_step(
         found.extend(results)
     assert [result.step for result in found] == [1, 3, 4]
     assert len(compiled) == programs > 0
-    assert opened == ["eval"] * 3
+    assert opened == opened[:1] * 3  # no state is kept while the next is restored
     assert "evaluating step 3; skipped: the checkpoints of steps [2]" in caplog.messages
     assert "the checkpoint of step 4 is the last (max_steps=4)" in caplog.messages
     for result in found:
@@ -233,7 +233,7 @@ def test_a_follower_may_be_closed_between_two_results(follower, put, vector_inpu
     assert next(follower.evaluate_continuously(vector_input)).step == 4
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "é", "x" * 101])
+@pytest.mark.parametrize("name", ["", "a/b", "é", "x" * 101, 5])
 def test_an_evaluation_name_that_is_not_a_valid_directory_name_is_refused(
     follower, vector_input, name
 ):

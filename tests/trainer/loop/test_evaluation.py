@@ -92,7 +92,7 @@ def test_the_checkpoint_to_evaluate_can_be_chosen(trainer, vector_input):
     second = trainer.evaluate(vector_input)
     trainer.train(vector_input, steps=2)
     assert trainer.evaluate(vector_input).step == 4
-    chosen = trainer.evaluate(vector_input, step=2)
+    chosen = trainer.evaluate(vector_input, step=np.int64(2))
     assert (chosen.step, chosen.metrics) == (2, second.metrics)
 
 
@@ -111,7 +111,7 @@ def test_the_checkpoint_of_another_work_directory_is_evaluated(trainer, other, v
     for path, expected in (
         (there, newest),
         (f"{there}/", newest),
-        (f"{there}/checkpoints/2", second),
+        (Path(there, "checkpoints/2"), second),
     ):
         elsewhere = other.evaluate(vector_input, checkpoint_path=path)
         assert (elsewhere.step, elsewhere.metrics) == (expected.step, expected.metrics)

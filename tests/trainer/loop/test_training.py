@@ -308,23 +308,20 @@ def test_a_super_batch_is_cut_to_the_memory_it_may_take(dense_task, vector_input
     ) in caplog.text
 
 
-@pytest.mark.parametrize(
-    "batch",
-    [
+def test_a_history_whose_batch_cannot_be_is_refused_before_memory_is_taken(
+    dense_task, vector_input, config, monkeypatch
+):
+    settings = config()
+    Trainer(dense_task, settings).train(vector_input, max_steps=1)
+    start = read_history(settings.workdir).starts[-1]
+    for batch in (
         {"x": ["float32", 1, 2**40]},
         {f"x{i}": ["float32", 1, 2**23] for i in range(3)},
         {"x": ["float32", 1, -(2**40)], "y": ["float32", 1, 2**40]},
         {"x": ["no dtype", 1]},
         {"x": []},
-    ],
-)
-def test_a_history_whose_batch_cannot_be_is_refused_before_memory_is_taken(
-    dense_task, vector_input, config, monkeypatch, batch
-):
-    settings = config()
-    Trainer(dense_task, settings).train(vector_input, max_steps=1)
-    start = replace(read_history(str(settings.workdir)).starts[-1], batch=batch)
-    history = SimpleNamespace(starts=[start])
-    monkeypatch.setattr("trainer.loop.loaded_model.read_history", lambda workdir: history)
-    with pytest.raises(CheckpointError, match="does not have the batches of the run"):
-        load(str(settings.workdir), task=dense_task)
+    ):
+        history = SimpleNamespace(starts=[replace(start, batch=batch)])
+        monkeypatch.setattr("trainer.loop.loaded_model.read_history", lambda _, it=history: it)
+        with pytest.raises(CheckpointError, match="does not have the batches of the run"):
+            load(settings.workdir, task=dense_task)

@@ -7,7 +7,6 @@ from jax.sharding import PartitionSpec as P
 
 from pipeline.errors import BatchSizeError, OptionError
 from trainer.config import axis_sizes
-from trainer.loop.compiled import has_convolution
 from trainer.mesh.batch_spec import batch_struct
 from trainer.mesh.placement import Placement
 
@@ -36,32 +35,17 @@ def test_rows_land_on_devices_in_order():
     assert placed.addressable_shards[1].data[:, :, 0].tolist() == [[2, 3], [10, 11]]
 
 
-def test_a_convolution_is_found_inside_calls_and_branches():
-    kernel = np.ones((3, 1, 1), np.float32)
-
-    def convolve(x):
-        return jax.lax.conv_general_dilated(
-            x, kernel, (1,), "SAME", dimension_numbers=("NHC", "HIO", "NHC")
-        )
-
-    def hidden(x):
-        return jax.lax.cond(x.sum() > 0, jax.jit(convolve), lambda x: x, x)
-
-    x = np.ones((1, 4, 1), np.float32)
-    assert has_convolution(jax.make_jaxpr(convolve)(x))
-    assert has_convolution(jax.make_jaxpr(hidden)(x))
-    assert not has_convolution(jax.make_jaxpr(lambda x: x @ x.T)(np.ones((2, 2))))
-
-
-def test_devices_of_one_replica_hold_the_same_rows():
-    placement = Placement.of(jax.devices(), {"model": 2})
+@pytest.mark.parametrize("splitting", ["data", "fsdp"])
+def test_rows_are_split_over_data_and_fsdp_and_copied_along_model(splitting):
+    sizes = {"data": 1, "fsdp": 1} | {splitting: 2, "model": 2}
+    placement = Placement.of(jax.devices(), sizes)
+    assert dict(placement.mesh.shape) == sizes
     hosts = placement.hosts(6)
     assert (hosts.devices, hosts.rows) == (2, (range(6),))
     host = {"x": np.arange(6)[:, None].astype(np.float32)}
     placed = placement.place(host, placement.global_struct(batch_struct(host), 6))["x"]
-    assert [shard.data[:, 0].tolist() for shard in placed.addressable_shards] == [[0, 1, 2]] * 2 + [
-        [3, 4, 5]
-    ] * 2
+    parts = [shard.data[:, 0].tolist() for shard in placed.addressable_shards]
+    assert parts == [[0, 1, 2]] * 2 + [[3, 4, 5]] * 2
 
 
 def test_a_batch_need_only_be_divisible_by_the_data_axis():
@@ -69,19 +53,6 @@ def test_a_batch_need_only_be_divisible_by_the_data_axis():
         BatchSizeError, match=r"global_batch=7 is not divisible by 2 devices.*: 6, 8\."
     ):
         Placement.of(jax.devices(), {"model": 2}).hosts(7)
-
-
-def test_rows_are_split_over_data_and_fsdp_and_copied_along_model():
-    placement = Placement.of(jax.devices(), {"fsdp": 2, "model": 2})
-    assert (placement.replicas, dict(placement.mesh.shape)) == (
-        2,
-        {"data": 1, "fsdp": 2, "model": 2},
-    )
-    host = {"x": np.arange(6)[:, None].astype(np.float32)}
-    placed = placement.place(host, placement.global_struct(batch_struct(host), 6))["x"]
-    assert [shard.data[:, 0].tolist() for shard in placed.addressable_shards] == [[0, 1, 2]] * 2 + [
-        [3, 4, 5]
-    ] * 2
 
 
 def test_devices_that_are_given_keep_their_order():

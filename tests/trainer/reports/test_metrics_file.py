@@ -147,10 +147,6 @@ def test_late_metrics_of_a_previous_owner_do_not_appear(tmp_path):
     assert [line["step"] for line in lines_of(tmp_path / "metrics.jsonl")] == [1, 2, 3]
 
 
-def refuse(*_):
-    raise OSError(95, "Operation not supported")
-
-
 def test_the_last_step_is_read_from_the_end_of_the_file(tmp_path):
     assert last_step(str(tmp_path)) is None
     write(tmp_path, [1, 2, 30]).close()

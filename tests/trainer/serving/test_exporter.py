@@ -106,22 +106,6 @@ def test_an_exporter_ignores_evaluations_of_another_name(train, vector_input, tm
     assert not Path(tmp_path / "other").exists()
 
 
-class Inverted:
-    """An op without a method tensorflow."""
-
-    def __init__(self, key):
-        self.reads = (key,)
-
-    def __repr__(self):
-        return f"Inverted({self.reads[0]!r})"
-
-    def output_spec(self, specs):
-        return {key: specs[key] for key in self.reads}
-
-    def __call__(self, features, rng):
-        return {key: ~features[key] for key in self.reads}
-
-
 def test_a_training_that_will_export_needs_tensorflow_at_its_start(
     train, vector_input, tmp_path, monkeypatch
 ):

@@ -254,7 +254,7 @@ def test_exports_where_a_number_has_another_meaning_or_tensorflow_cannot_load_ar
 ):
     path = f"{exports.path}/{place}".rstrip("/")
     if files:
-        ExportOptions(path)  # a directory that is only named like it
+        ExportOptions(Path(path))  # a directory that is only named like it
     write(exports.path, dict.fromkeys(files, b"{}"))
     with pytest.raises(OptionError, match=text):
         ExportOptions(path)

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -14,10 +13,6 @@ from trainer.task import Task, TrainState, Variables
 from trainer.trainer import Trainer
 
 DECAY = 0.9
-
-
-def leaves(tree):
-    return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
 
 
 @pytest.fixture(scope="module")
