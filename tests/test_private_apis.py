@@ -38,6 +38,14 @@ PRIVATE = {
     ("google-cloud-storage", "pipeline/storage/gcs_upload.py"): [
         ("google.cloud.storage.fileio:BlobWriter", "self._buffer = ")
     ],
+    ("tensorflow", "pipeline/inputs/tf_iterator.py"): [
+        ("tensorflow.python.data.ops.dataset_ops:NumpyIterator", "self._iterator = iter(dataset)"),
+        ("tensorflow.python.data.ops.iterator_ops:OwnedIterator", "self._iterator_resource"),
+        ("tensorflow.python.data.ops.from_tensor_slices_op:_TensorSliceDataset", "self._tensors = "),
+        ("tensorflow.python.data.ops.from_tensors_op:_TensorDataset", "self._tensors = "),
+        "tensorflow.python.data.ops.dataset_ops:DatasetV2._inputs",
+    ],
+    ("tensorflow", "pipeline/inputs/exact_ops.py"): ["tensorflow.python.framework.op_def_registry:get"],
     ("apache-beam", "beam_jobs/runners/dask_runner.py"): ["apache_beam.runners.dask.overrides:_GroupByKeyOnly"],
     ("apache-beam", "beam_jobs/runners/dataflow.py"): [
         (DATAFLOW, "self._jobs_client = "),

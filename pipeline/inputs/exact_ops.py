@@ -1,11 +1,11 @@
 """Which programs of tf.data have states that are exact: those of listed operations only.
 
-Policies of a program's options are not asked, because they only hide state. tf_iterator uses it."""
+A program's policy for external state is not asked, because it only hides that state. tf_iterator
+uses it."""
 
 import itertools
-import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pipeline.errors import InputError
@@ -15,22 +15,22 @@ from pipeline.tf_quiet import tf
 
 OURS = "infeed_checked"  # the name of the Python function of `examples`, which has no state
 
-# tests/pipeline/inputs/test_iterator_states.py proves the families.
-_EXACT = re.compile(
-    "(AssertCardinality|Batch|Concatenate|DirectedInterleave|Filter|Finalize|FixedLengthRecord"
-    "|FlatMap|GroupByWindow|IgnoreErrors|Interleave|Map|MapAndBatch|Model|Optimize|Options|PaddedBatch"
-    "|ParallelBatch|ParallelFilter|ParallelInterleave|ParallelMap|Prefetch|Range|Repeat|Rewrite"
-    "|Scan|Shard|Skip|SparseTensorSlice|TFRecord|Take|TakeWhile|Tensor|TensorSlice|TextLine"
-    "|Unbatch|Window|Zip)Dataset(V[234])?"
+# Datasets; programs of TRUSTED in tests/pipeline/inputs/test_iterator_states.py have all of them.
+EXACT = re.compile(
+    "(AssertCardinality|Concatenate|DirectedInterleave|Filter|FlatMap|GroupByWindow|IgnoreErrors"
+    "|Interleave|MapAndBatch|Map|ParallelBatch|Prefetch|Range|Repeat|Rewrite|Scan|Shard|Skip|TFRecord"
+    "|TakeWhile|Take|TensorSlice|Tensor|TextLine|Unbatch|Window|Zip)Dataset"
+    "|(Batch|FixedLengthRecord|PaddedBatch|ParallelMap|TFRecord)DatasetV2"
+    "|(ParallelInterleave)DatasetV4"
 )
 # The first input that is a seed. Two seeds of 0 are drawn anew.
-_SEEDED = {
-    "ShuffleDatasetV3": 2,
-    "ShuffleAndRepeatDatasetV2": 2,
-    "RandomDataset": 0,
-    "RandomDatasetV2": 0,
-}
-_BUFFERED = ("ShuffleDatasetV3", "ShuffleAndRepeatDatasetV2", "PrefetchDataset")
+SEEDED = {"ShuffleDatasetV3": 2, "RandomDataset": 0, "RandomDatasetV2": 0}
+# Exact only outside of functions, in which tf.data does not save their state.
+OUTSIDE = {*SEEDED, "CacheDatasetV2", "OptionsDataset"}
+_BUFFERED = ("ShuffleDatasetV3", "PrefetchDataset")
+# With these, a restored iterator has another order, hangs, or is slow.
+INEXACT = {"deterministic": False, "experimental_slack": True}
+INEXACT["experimental_symbolic_checkpoint"] = True
 # Marked stateful by TensorFlow, but without a state that changes.
 _STATELESS = {"_Retval", "_Arg", "Assert", "If", "While", "StatefulPartitionedCall"}
 _STATELESS |= {"HashTableV2", "LookupTableFindV2", "LookupTableSizeV2"}
@@ -51,54 +51,52 @@ def check_bytes(what: str, size: int) -> None:
         )
 
 
-def check(graph: Any, element_bytes: int) -> None:
-    """InputError, with the reason, if a state of this program is not exact, or too large.
-
-    element_bytes: for buffers of elements whose shape is not known. A shuffle counts as full. Not
-    known beforehand is what a cache, a window or a group will hold: `save` measures that."""
+def check(dataset: tf.data.Dataset, graph: Any) -> None:
+    """InputError, with the reason, if a state of this dataset of batches is not exact, or too
+    large. graph: of the dataset."""
+    for name, value in INEXACT.items():
+        if getattr(dataset.options(), name) is value:
+            raise InputError(f"its options say {name}={value}, with which no state is exact")
     constants = {node.name: node.attr["value"].tensor for node in graph.node if node.op == "Const"}
+    _check_buffers(graph, constants, dataset.element_spec)
+    generators = set[str]()
+    for node in (node for node in graph.node if node.op in SEEDED):
+        if not any(_constant(constants, node, SEEDED[node.op] + each) for each in (0, 1)):
+            raise InputError(f"{node.op} has no seed")
+        # Iterators of one shuffle share its generator, but those that are restored do not.
+        for handle in constants[node.input[-1]].resource_handle_val:
+            if handle.name in generators:
+                raise InputError("it uses the same shuffle twice. Shuffle each part by itself")
+            generators.add(handle.name)
     functions = {each.signature.name for each in graph.library.function}
-    buffers = 0
-
-    def value(node: Any, at: int) -> Any:
-        tensor = constants.get(node.input[at]) if at < len(node.input) else None
-        return None if tensor is None else tf.make_ndarray(tensor).item()
-
-    for node in graph.node:
-        if node.op in _SEEDED:
-            seeds = [value(node, _SEEDED[node.op] + each) for each in (0, 1)]
-            if not any(seeds):
-                raise InputError(f"{node.op} has no seed")
-        if node.op == "CacheDatasetV2" and value(node, 1) != b"":
-            raise InputError("it has a cache in files, which may be gone when it resumes")
-        if node.op in _BUFFERED:
-            # Autotuned prefetches grow to few elements.
-            count = value(node, 1) or 0
-            buffers += (count if count > 0 else 16) * _bytes_of(node, element_bytes)
-    check_bytes("its buffers hold up to", buffers)
-    # Functions may have neither shuffles nor caches of their own, which tf.data does not save.
     inside = (node for each in graph.library.function for node in each.node_def)
-    outside = (node for node in graph.node if node.op not in (*_SEEDED, "CacheDatasetV2"))
+    outside = (node for node in graph.node if node.op not in OUTSIDE)
     for node in (*outside, *inside):
-        if _unordered(node):
-            raise InputError("it says deterministic=False: its order is another one each time")
+        if node.attr["deterministic"].s == b"false":
+            raise InputError("it says deterministic=False: its order differs each time")
         if node.op not in functions and not _is_exact(node):
             raise InputError(f"it has {node.op}, whose state tf.data may not save exactly")
 
 
-def _unordered(node: Any) -> bool:
-    if node.op == "OptionsDataset":
-        from tensorflow.core.framework import dataset_options_pb2
-
-        messages: Any = dataset_options_pb2
-        options = messages.Options.FromString(node.attr["serialized_options"].s)
-        return bool(options.WhichOneof("optional_deterministic")) and not options.deterministic
-    attribute = node.attr.get("deterministic")
-    return attribute is not None and attribute.s == b"false"
+def _check_buffers(graph: Any, constants: Mapping[str, Any], batch: Any) -> None:
+    """A shuffle counts as full. Not known beforehand is what a cache, a window or a group will
+    hold: `save` measures that. batch: its spec."""
+    row_bytes = sum(
+        leaf.shape[1:].num_elements() * leaf.dtype.size for leaf in tf.nest.flatten(batch)
+    )
+    buffers = 0
+    for node in graph.node:
+        if node.op == "CacheDatasetV2" and _constant(constants, node, 1):
+            raise InputError("it has a cache in files, which may be gone when it resumes")
+        if node.op in _BUFFERED:
+            # Autotuned prefetches grow to few elements.
+            count = _constant(constants, node, 1)
+            buffers += (count if count > 0 else 16) * _bytes_of(node, row_bytes)
+    check_bytes("its buffers hold up to", buffers)
 
 
 def _is_exact(node: Any) -> bool:
-    if _EXACT.fullmatch(node.op) or node.op in _STATELESS:
+    if EXACT.fullmatch(node.op) or node.op in _STATELESS:
         return True
     if "PyFunc" in node.op:
         return OURS in node.name
@@ -108,14 +106,17 @@ def _is_exact(node: Any) -> bool:
     return known is not None and not known.is_stateful and "Dataset" not in node.op
 
 
-def _bytes_of(node: Any, element_bytes: int) -> int:
-    types = node.attr["output_types"].list.type
+def _constant(constants: Mapping[str, Any], node: Any, at: int) -> Any:
+    return tf.make_ndarray(constants[node.input[at]]).item()
+
+
+def _bytes_of(node: Any, row_bytes: int) -> int:
+    """Of an element. row_bytes: of a part whose size is not known."""
     total = 0
-    for shape, kind in zip(node.attr["output_shapes"].list.shape, types, strict=False):
-        sizes = [each.size for each in shape.dim]
-        dtype = tf.dtypes.as_dtype(kind)
-        if shape.unknown_rank or -1 in sizes or not dtype.is_numpy_compatible or dtype == tf.string:
-            total += element_bytes
-        else:
-            total += math.prod(sizes) * dtype.size
+    shapes, types = node.attr["output_shapes"].list.shape, node.attr["output_types"].list.type
+    for shape, kind in zip(shapes, types, strict=True):
+        dtype = tf.as_dtype(kind)
+        count = tf.TensorShape(shape).num_elements()
+        known = count is not None and dtype.is_numpy_compatible and dtype != tf.string
+        total += count * dtype.size if known else row_bytes
     return total

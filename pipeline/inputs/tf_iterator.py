@@ -3,23 +3,20 @@
 pipeline.tf_data makes it."""
 
 import re
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
-import numpy as np
-
 from pipeline.errors import EvaluationError, InputError
 from pipeline.inputs.exact_ops import check, check_bytes, every_node
 from pipeline.tf_quiet import tf
 
-_IGNORE = 1  # a state that is not the dataset's, such as that of a random generator
+# what to do about a state that is not the dataset's, such as that of a random generator
+_IGNORE, _FAIL = 1, 2
 # the attributes that number what the process has made
 _NUMBERED = ("metadata", "token", "shared_name")
-_INDEX, _DATA = "state.index", "state.data-00000-of-00001"
 
 
 class TfIterator(Iterator[Any]):
@@ -29,15 +26,11 @@ class TfIterator(Iterator[Any]):
     def __init__(self, dataset: tf.data.Dataset, steps: int | None = None) -> None:
         self._dataset = dataset
         self._steps = steps
-        self._iterator = dataset.as_numpy_iterator()
-        self._element_bytes = 0  # of a row of the newest batch
+        self._iterator: Any = dataset.as_numpy_iterator()
 
     def __next__(self) -> Any:
         try:
             batch = next(self._iterator)
-            if not self._element_bytes:
-                arrays = [np.asarray(leaf) for leaf in tf.nest.flatten(batch)]
-                self._element_bytes = sum(a.nbytes // max(len(a), 1) for a in arrays if a.ndim)
             if self._steps is not None:
                 self._steps -= 1
                 if not self._steps:
@@ -59,67 +52,59 @@ class TfIterator(Iterator[Any]):
 
     @cached_property
     def _checked(self) -> None:
-        check(_graph(self._dataset), self._element_bytes)
+        check(self._dataset, _graph(self._dataset))
 
     def again(self) -> "TfIterator":
         """An iterator of the same dataset, made anew: two of one dataset share the generators of
         its shuffles, so one would change what the other delivers."""
         graph = _graph(self._dataset)
-        suffix = f"-{secrets.token_hex(8)}"  # one: parts that share a generator go on sharing it
         for node in (node for node in every_node(graph) if node.op == "Const"):
             for handle in node.attr["value"].tensor.resource_handle_val:
-                handle.name += suffix
+                handle.name = ""  # of none that exists: the dataset makes its own
         variant = tf.raw_ops.DatasetFromGraph(graph_def=graph.SerializeToString())
         dataset = tf.data.experimental.from_variant(variant, self._dataset.element_spec)
         return TfIterator(dataset)
 
+    @property
+    def _resource(self) -> Any:
+        return self._iterator._iterator._iterator_resource
+
     def save(self) -> bytes:
         """See SavableIterator. Decides from the graph alone, before memory is needed."""
         self._checked  # noqa: B018 - once
-        with _files("saved") as directory:
-            tf.train.Checkpoint(iterator=self._iterator).write(f"{directory}/state")
-            paths = [f"{directory}/{name}" for name in (_INDEX, _DATA)]
-            check_bytes("its state has", sum(tf.io.gfile.stat(path).length for path in paths))
-            index, data = (tf.io.gfile.GFile(path, "rb").read() for path in paths)
-        return b"".join((len(index).to_bytes(8, "little"), index, data))
+        with _stated("its state cannot be saved"):
+            state = tf.raw_ops.SerializeIterator(
+                resource_handle=self._resource, external_state_policy=_FAIL
+            )
+            data: Any = tf.io.serialize_tensor(state)
+        check_bytes("its state has", int(tf.strings.length(data)))
+        return data.numpy()
 
     def restore(self, data: bytes) -> None:
         """See SavableIterator."""
-        end = 8 + int.from_bytes(data[:8], "little")
-        with _files("restored") as directory:
-            for name, part in ((_INDEX, data[8:end]), (_DATA, data[end:])):
-                with tf.io.gfile.GFile(f"{directory}/{name}", "wb") as file:
-                    file.write(part)
-            tf.train.Checkpoint(iterator=self._iterator).read(f"{directory}/state")
+        with _stated("its state cannot be restored"):
+            state = tf.io.parse_tensor(data, tf.variant)
+            tf.raw_ops.DeserializeIterator(resource_handle=self._resource, serialized=state)
 
 
 @contextmanager
-def _files(done: str) -> Iterator[str]:
-    """A directory in memory, so that a killed process leaves nothing on a disk."""
-    directory = f"ram://infeed-{secrets.token_hex(8)}"
-    tf.io.gfile.makedirs(directory)
+def _stated(what: str) -> Iterator[None]:
+    """An InputError that says so in place of TensorFlow's, whose texts have many lines."""
     try:
-        yield directory
+        yield
     except tf.errors.OpError as error:
-        raise InputError(f"its state cannot be {done}: {_first_line(error)}") from error
-    finally:
-        tf.io.gfile.rmtree(directory)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).split("\n", 1)[0][:500]
+        reason = str(error).partition("\n")[0]
+        raise InputError(f"{what}: {reason[:500]}") from error
 
 
 def _graph(dataset: tf.data.Dataset) -> Any:
     """As a GraphDef. InputError if there is none, as beyond 2 GiB, or if it would take long."""
     check_bytes("its from_tensor_slices has", _array_bytes(dataset))
     variant = tf.data.experimental.to_variant(dataset)
-    try:
+    with _stated("its graph cannot be read"):
         data: Any = tf.raw_ops.DatasetToGraphV2(
             input_dataset=variant, external_state_policy=_IGNORE
         )
-    except tf.errors.OpError as error:
-        raise InputError(f"its graph cannot be read: {_first_line(error)}") from error
     # Empty above 2 GiB. Arrays that a function captures are counted only here.
     if not (text := data.numpy()):
         raise InputError(

@@ -3,6 +3,7 @@ program are noticed."""
 
 import json
 import logging
+import re
 import tempfile
 import time
 
@@ -11,7 +12,8 @@ import pytest
 
 from pipeline import tf_data
 from pipeline.errors import FingerprintError
-from pipeline.inputs import iterator_states
+from pipeline.inputs import exact_ops, iterator_states, tf_iterator
+from pipeline.inputs.exact_ops import every_node
 from pipeline.inputs.iterator_states import IteratorState, IteratorStates
 from pipeline.shards.schema import Feature, Schema
 from pipeline.tf_cpu import tf
@@ -53,10 +55,16 @@ def in_python(e, **options):
     return {"x": tf.ensure_shape(x, ())}
 
 
-def ignoring(dataset):
+def with_options(dataset, **named):
     options = tf.data.Options()
-    options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
+    for name, value in named.items():
+        setattr(options, name, value)
     return dataset.with_options(options)
+
+
+def ignoring(dataset):
+    ignore = tf.data.experimental.ExternalStatePolicy.IGNORE
+    return with_options(dataset, experimental_external_state_policy=ignore)
 
 
 def random_in_python(e):
@@ -64,19 +72,83 @@ def random_in_python(e):
     return {"x": tf.ensure_shape(x, ())}
 
 
+def lines(shards):
+    """The manifest's lines, twice, each as a number."""
+    return tf.data.TextLineDataset([f"{shards}/manifest.json"] * 2).map(tf.strings.length)
+
+
+def of_files(shards):
+    """What four readers of files deliver together."""
+    (train,) = tf.io.gfile.glob(f"{shards}/train-00000*")
+    pieces = tf.data.FixedLengthRecordDataset([f"{shards}/manifest.json"], 1)
+    records = tf.data.TFRecordDataset([train, train])
+    each = Data.from_tensors(train).repeat().interleave(tf.data.TFRecordDataset, 2, 3)
+    read = Data.zip(lines(shards), *(it.map(tf.strings.length) for it in (pieces, records, each)))
+    return read.map(lambda *lengths: {"x": tf.stack(lengths)})
+
+
+def parts():
+    """Some of the numbers, a few of them in other places, as many as it states."""
+    few = numbers().skip(7).take(80).shard(2, 1).take_while(lambda e: e["x"] < 80)
+    count = tf.data.experimental.assert_cardinality(36 + 107)
+    return few.concatenate(numbers()).apply(count)
+
+
+def windows(dataset):
+    """Sums of windows, whose elements become batches of several kinds."""
+    summed = dataset.window(5, shift=2).flat_map(lambda w: w["x"].padded_batch(5, [])).unbatch()
+    grouped = summed.group_by_window(lambda x: x % 3, lambda _, w: w.batch(4), window_size=4)
+    together = grouped.unbatch().batch(3, num_parallel_calls=2).unbatch()
+    return together.apply(tf.data.experimental.map_and_batch(lambda x: {"x": x}, 2)).unbatch()
+
+
+def without_errors():
+    inverses = numbers().map(
+        lambda e: {"x": tf.strings.to_number(tf.gather(["1", "a"], e["x"] % 2))}
+    )
+    return inverses.ignore_errors().enumerate().map(lambda i, _: {"x": i})
+
+
 TRUSTED = {
     "shuffle": lambda _: numbers().shuffle(1000, seed=1),
     "interleave": lambda _: interleaved(),
+    "interleave, one after another": lambda _: interleaved(parallel=None),
+    "files": of_files,
+    "parts": lambda _: parts(),
+    "windows": lambda _: windows(numbers()),
     "map, AUTOTUNE": lambda _: numbers().shuffle(20, seed=1).map(tripled, tf.data.AUTOTUNE),
     "cache": lambda _: numbers().map(tripled).cache().shuffle(50, seed=3),
+    "a cache, twice": lambda _: (cached := numbers().map(tripled).cache()).concatenate(
+        cached.shuffle(50, seed=3)
+    ),
     "filter": lambda _: numbers().filter(lambda e: e["x"] % 3 > 0),
     "scan": lambda _: numbers().scan(np.int64(0), lambda s, e: (s + 1, {"x": e["x"] + s})),
+    "errors that are ignored": lambda _: without_errors(),
     "lookup table": lambda _: of_table(),
     "mixture": lambda _: Data.sample_from_datasets(
         [numbers(50).repeat(), numbers(60).repeat()], [0.7, 0.3], seed=3
     ),
+    "mixture, another in each epoch": lambda _: Data.sample_from_datasets(
+        [numbers(50), numbers(60)], seed=3, rerandomize_each_iteration=True
+    ),
     "stateless random": lambda _: numbers().map(
         lambda e: {"x": tf.random.stateless_uniform([], [1, e["x"]], 0, 99, tf.int32)}
+    ),
+    "ragged, sparse and texts": lambda _: (
+        numbers()
+        .map(
+            lambda e: (
+                tf.ragged.range(e["x"] % 5 + 1),
+                tf.sparse.eye(3),
+                tf.strings.as_string(e["x"]),
+            )
+        )
+        .shuffle(30, seed=1)
+        .map(
+            lambda r, s, t: {
+                "x": tf.size(r) + tf.size(s.values) + tf.strings.to_number(t, tf.int32)
+            }
+        )
     ),
     "examples": lambda shards: tf_data.examples(shards, shuffle=True, window_records=16).map(
         lambda e: {"x": e["_index"]}
@@ -105,7 +177,20 @@ NOT_TRUSTED = {
         lambda: Data.range(4).flat_map(lambda i: interleaved(deterministic=False)),
         "says deterministic=False",
     ),
+    **{
+        f"an option, {name}": (
+            lambda name=name, value=value: with_options(numbers(), **{name: value}),
+            f"its options say {name}={value}",
+        )
+        for name, value in exact_ops.INEXACT.items()
+    },
     "a shuffle without a seed": (lambda: numbers().shuffle(1000), "has no seed"),
+    "a shuffle that two parts share": (
+        lambda: (shuffled := numbers(900).shuffle(30, seed=1)).concatenate(
+            shuffled.filter(lambda _: True)
+        ),
+        "uses the same shuffle twice",
+    ),
     "a mixture without a seed": (
         lambda: Data.sample_from_datasets([numbers().repeat(), numbers().repeat()]),
         "has no seed",
@@ -154,6 +239,9 @@ QUICK = (
     "examples",
     "random",
     "a shuffle without a seed",
+    "a shuffle that two parts share",
+    "files",
+    "windows",
     "random in Python",
     "a seed",
 )
@@ -211,7 +299,7 @@ def shards(write_dataset, tmp_path_factory):
 
 @pytest.mark.parametrize("kind", rows(TRUSTED))
 def test_a_run_resumes_with_a_state_that_is_tested_to_be_exact(kind, request, caplog):
-    shards = request.getfixturevalue("shards") if kind == "examples" else None
+    shards = request.getfixturevalue("shards") if kind in ("examples", "files") else None
     straight, saved = run(program(TRUSTED[kind](shards)), stop=STOP)
     assert saved[1] is not None, caplog.text
     again = program(TRUSTED[kind](shards))
@@ -220,6 +308,19 @@ def test_a_run_resumes_with_a_state_that_is_tested_to_be_exact(kind, request, ca
     assert rest == straight[STOP:]
     assert "runs from its beginning" not in caplog.text
     assert later[1].batches > STOP  # it is saved again, and so on
+
+
+def test_every_dataset_whose_state_counts_as_exact_is_in_a_program_above(shards):
+    seen = {"OptionsDataset"}  # of `examples`
+    for make in TRUSTED.values():
+        seen |= {
+            node.op for node in every_node(tf_iterator._graph(program(make(shards)).run.args[0]))
+        }
+    listed = set(exact_ops.OUTSIDE)
+    for names, ending in re.findall(r"\(([^)]+)\)(\w+)", exact_ops.EXACT.pattern):
+        listed |= {name + ending for name in names.split("|")}
+    assert len(listed) > 30
+    assert listed - seen == set()
 
 
 @pytest.mark.parametrize("kind", rows(NOT_TRUSTED))
