@@ -83,7 +83,7 @@ def proven_crc(payload: bytes, crc: int) -> int:
     if delivered != crc:
         raise CorruptRecordError(
             f"crc32c is {delivered:08x}, the index says {crc:08x}. The shard is damaged or was "
-            "replaced after conversion; convert it again with --verify-existing."
+            "replaced since; infeed verify lists all damage and says how to repair it."
         )
     return delivered
 

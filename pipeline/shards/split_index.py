@@ -36,7 +36,8 @@ MARK_RECORDS = 32
 _TOGETHER = 1_024  # records whose lengths are added up together: they fit the cache of a core
 PARTS_BEGIN = b'{"index_crc32c": '  # of a parts file
 _READ_BYTES = 4 * 1024**2
-_COPY_AGAIN = "convert the split again, or copy the directory again"
+# what to do about a shard or an index that is not the one in the manifest
+MEND = "copy the directory again, convert the split again or, for indexed files, run infeed index"
 Crc = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 
 
@@ -205,7 +206,7 @@ class SplitIndex:
                 raise ShardError(
                     f"{self._path} has crc32c {crc:08x} in the rows of records {first}..{end - 1}, "
                     f"not {expected:08x}. It is damaged or belongs to another conversion; "
-                    f"{_COPY_AGAIN}."
+                    f"{MEND}."
                 )
             frames = rows[:, 0].astype(np.int64) + FRAME_BYTES
             sums = np.add.reduceat(frames, np.arange(0, len(frames), MARK_RECORDS))
@@ -258,7 +259,7 @@ def load_index(
     by_parts = len(data) > WHOLE_BYTES and not check_all and not index_dir
     parts = find_parts(storage, directory, split, entry) if by_parts else None
     if parts is None:
-        remedy = _COPY_AGAIN if files is storage else "delete it, and it is copied again"
+        remedy = MEND if files is storage else "delete it, and it is copied again"
         _check(path, crc32c_of(_pieces(data)), entry, remedy)
     try:
         rows = decode_rows(data)
@@ -271,8 +272,7 @@ def load_index(
             return index
     raise ShardError(
         f"{path} has {len(rows)} records, the manifest's shards have {entry.num_records}, or "
-        "their sizes differ. Index and manifest belong to different conversions; convert the "
-        "split again."
+        f"their sizes differ. Index and manifest belong to different conversions; {MEND}."
     )
 
 
@@ -280,7 +280,7 @@ def _pieces(data: bytes | mmap.mmap) -> Iterator[bytes]:
     return (data[at : at + _READ_BYTES] for at in range(0, len(data), _READ_BYTES))
 
 
-def _check(path: str, crc: int, entry: SplitEntry, remedy: str = _COPY_AGAIN) -> None:
+def _check(path: str, crc: int, entry: SplitEntry, remedy: str = MEND) -> None:
     if crc != entry.index_crc32c:
         raise ShardError(
             f"{path} has crc32c {crc:08x}, the manifest says {entry.index_crc32c:08x}. It is "

@@ -20,7 +20,7 @@ from pipeline.shards.copies import copies_elsewhere
 from pipeline.shards.example_decoding import decode_example
 from pipeline.shards.frames import FRAME_BYTES, HEADER_BYTES, crc32c, proven_crc
 from pipeline.shards.manifest import Manifest
-from pipeline.shards.split_index import Location, SplitIndex, load_index
+from pipeline.shards.split_index import MEND, Location, SplitIndex, load_index
 from pipeline.sources.lookahead import Lookahead
 from pipeline.sources.named_splits import tfds_classes
 from pipeline.sources.records import (
@@ -297,7 +297,4 @@ class IndexedRecords(ReadDirectly):
         ]
         if wrong:
             more = f" And {len(wrong) - 1} more shards of {self.split!r}." if len(wrong) > 1 else ""
-            raise ShardError(
-                f"{wrong[0]}{more} The shard is truncated, replaced or lost: convert the split "
-                "again, or copy it again."
-            )
+            raise ShardError(f"{wrong[0]}{more} The shard is truncated, replaced or lost; {MEND}.")
