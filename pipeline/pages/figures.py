@@ -113,7 +113,7 @@ def thumbnail_of_array(pixels: np.ndarray, alt: str) -> Picture:
     if array.ndim == 3 and (shown := _channels_last(array)) is not None:
         array = shown.squeeze(2) if shown.shape[2] == 1 else shown
     if array.dtype != np.uint8:
-        array = array.astype(np.float32)
+        array = array.astype(np.float64)  # a range of float32 may exceed its maximum
         finite = array[np.isfinite(array)]
         low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
         array = np.nan_to_num(array, nan=low, posinf=high, neginf=low) - low

@@ -79,8 +79,9 @@ def test_no_program_is_started_for_postscript(monkeypatch):
     assert thumbnail(data, "a drawing") is None
 
 
-def test_floats_are_scaled_from_black_to_white():
-    array = np.array([[[-1.0], [0.0]], [[1.0], [np.nan]]], np.float32).repeat(4, 0).repeat(4, 1)
+@pytest.mark.parametrize("most", [1.0, 3e38])
+def test_floats_are_scaled_from_black_to_white(most):
+    array = np.array([[[-most], [0.0]], [[most], [np.nan]]], np.float32).repeat(4, 0).repeat(4, 1)
     shown = np.asarray(image_of(thumbnail_of_array(array, "floats")).convert("L"))
     assert shown[::4, ::4].tolist() == [[0, 128], [255, 0]]
 
