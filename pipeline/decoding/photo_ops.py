@@ -139,9 +139,10 @@ class DecodeCentralCrop(_Photo):
     """Decodes the centre of an image to `size`, a square: the usual evaluation op, in either
     convention.
 
-    resize_short=256: resizes the shorter side to 256 pixels, then takes the central crop of `size`,
-    like big_vision and torchvision. resize_short=None: takes the central square that is size /
-    (size + border) of the shorter side, then resizes it, like tensorflow/tpu."""
+    resize_short=256: resizes the shorter side to 256 pixels, to an image of at most max_pixels,
+    then takes the central crop of `size`, like big_vision and torchvision. resize_short=None: takes
+    the central square that is size / (size + border) of the shorter side, then resizes it, like
+    tensorflow/tpu."""
 
     resize_short: int | None = None
     border: int = 32
