@@ -60,7 +60,7 @@ COMMAND_LINES = {
     f"{FOLDERS} --validation-fraction=0 --runner=dataflw": r"no such runner\. Did you mean 'dataflow'\?",
     f"{FOLDERS} --stratify": r"--stratify: give the --validation-fraction or --test-fraction that they are for",
     f"{FOLDERS} --validation-fraction=0 --split-by=file": r"--split-by=file: must be name, content, folder, or a",
-    f"{FOLDERS} --validation-fraction=0 --split-by=(a": r"--split-by=\(a: missing \), .* no regular expression",
+    f"{FOLDERS} --validation-fraction=0 --split-by=(a": r"--split-by=\(a is not a valid regular expression: missing \)",
     f"{FOLDERS} --validation-fraction=0 --split-by=(a)(b)": r"has 2 pairs of parentheses\. It must have one",
     f"{TABLE} --validation-fraction=0 --split-by=folder": r"--split-by=folder: rows are in no folder",
     f"{TABLE} --validation-fraction=0 --split-by=lable": r"--split-by: .* no column 'lable'\. Did you mean 'label'\?",

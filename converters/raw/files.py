@@ -92,4 +92,4 @@ def unread(
     read = {uri.removeprefix(join(raw_data_dir, "")).partition("/")[0] for uri in uris}
     names = [*([] if raw_data_dir in uris else files), *folders]
     rest = [n for n in names if not (n in read or is_hidden(n) or re.search(used, n))]
-    return left_out(rest, "Their names are none that this conversion reads.")
+    return left_out(rest, "This conversion does not read files of these names.")

@@ -189,7 +189,7 @@ def _check_pattern(by: str) -> None:
     try:
         groups = re.compile(by).groups
     except re.error as e:
-        raise OptionError(f"--split-by={by}: {e}, so it is no regular expression.") from None
+        raise OptionError(f"--split-by={by} is not a valid regular expression: {e}.") from None
     if groups != 1:
         raise OptionError(
             f"--split-by={by}: has {groups} pairs of parentheses. It must have one, around what "

@@ -49,8 +49,8 @@ def _in_order(names: Collection[str]) -> tuple[str, ...]:
 
 
 def _spelled_once(values: Set[str]) -> Set[str]:
-    """The values, with True and False for their spellings where there are several. 1 and 0 are
-    spellings beside others, unless there are more numbers."""
+    """The values, with True and False in place of their spellings if there are several. 1 and 0
+    count as spellings only next to other spellings, and only if there are no other numbers."""
     numbers = {*filter(NUMBER.fullmatch, values)}
     truths = {value for value in values if without_fraction(value) in SPELLINGS}
     if truths <= numbers or not numbers <= truths:
@@ -71,7 +71,7 @@ class ColumnCells:
         self.units = set[str]()
         self.lengths = set[int | None]()
         self.values = set[str]()
-        self.is_full = False  # more values than matter: they are none then
+        self.is_full = False  # more values than matter: none are kept
         self.shown = dict[str, str]()
         self.count = 0
         self.blank = 0
@@ -119,9 +119,9 @@ class ColumnCells:
             self.lengths.add(len(items) if is_list else None)
 
     def add_all(self, cells: Cells, table: Table, **of_table: bool) -> None:
-        """Adds cells of a block: each different one once, as one takes 5 us; of numbers, and of
-        texts if the column has more values than matter, one of each plain kind. of_table: see
-        add."""
+        """Adds the cells of a block, equal ones once: adding one takes 5 us. Of numbers, and of
+        texts once the column has more values than matter, it adds one of each plain kind.
+        of_table: see add."""
         cells = packed(cells)
         while len(cells):
             few = self.most + 1 if self.kinds else _FEW_SHOWN
@@ -143,8 +143,8 @@ class ColumnCells:
             cells = cells[end:]
 
     def _by_kind(self, cells: Any, format: TableFormat) -> Any:
-        """A number for each cell: those alike, of which one is enough, have one. Adds the values of
-        numbers."""
+        """Numbers the cells: those that are judged alike have the same number. Adds the values of
+        numeric cells."""
         kinds = plain_kinds(cells, format)
         if not self.is_full and not types.is_floating(cells.type):
             kinds[kinds == TEXT] = OTHER

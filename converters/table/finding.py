@@ -50,7 +50,7 @@ def found_columns(
         uri, line = found.long
         notices.append(
             f"cells have more than {_MANY_LINE_ENDS} line ends, the first in {uri}:{line}. If "
-            "their quotes are characters like any other, rows are lost in them: give --quote none."
+            "their quotes are ordinary characters, rows are lost inside them: give --quote none."
         )
     if not found.columns:
         bad = found.bad

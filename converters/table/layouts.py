@@ -32,8 +32,9 @@ _CACHE = re.compile(r"(^|/)cache-[0-9a-f]+\.arrow$")  # of datasets, which has i
 
 @dataclass(frozen=True)
 class RawTables:
-    """The files to scan; all tables, including those of splits not chosen. others: files of no
-    split. notices: of files that are no tables. whole: all tables as sources, each once."""
+    """The files to scan, and all tables, including those of splits that were not chosen. others:
+    files of no split. notices: about files that are not tables. whole: all tables as sources, each
+    once."""
 
     sources: Sequence[Source]
     tables: Sequence[Table]
@@ -134,7 +135,7 @@ def table_format(
     if not has_single_bytes(encoding):
         raise OptionError(
             f"--encoding={encoding}: it must be utf-8, or have ASCII and one byte for each "
-            "character, like latin-1 or cp1252. Write the tables anew in one of these."
+            "character, like latin-1 or cp1252. Rewrite the tables in one of these."
         )
     missing = (
         MISSING_VALUES

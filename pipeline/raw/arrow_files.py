@@ -41,8 +41,8 @@ def schema_of(uri: str) -> Any:
 
 
 def batches_of(file: BinaryIO, uri: str, columns: Set[str] | None, rows: range) -> Iterator[Any]:
-    """The record batches of an open file, each with little memory. rows: numbers of those in whole
-    row groups of Parquet; others are read as a whole. Raises RawDataError."""
+    """The record batches of an open file, each small in memory. rows: numbers of those in some row
+    groups of Parquet; other files are read completely. Raises RawDataError."""
     if _is_parquet(uri):
         return _parquet_batches(file, uri, columns, rows)
     return _arrow_batches(file, uri, columns)

@@ -24,7 +24,7 @@ from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import uncompressed
 
 PIECE_BYTES = 1 << 19  # of a table of few columns; its arrays take about ten times as much
-_FEW, _MANY = 64, 4  # parts of a piece, of which one is read row by row
+_FEW, _MANY = 64, 4  # at first a 64th of a piece is read row by row, at most a quarter
 _NARROW = 10  # columns; with more, pieces are larger, so that they have thousands of rows, too
 _WIDEST = 8
 _SPACED_KEY = re.compile(rb'"[ \t\r]+:')
@@ -142,7 +142,7 @@ def _unusual_block(
 def _json_block(
     table: Table, text: bytes, names: Sequence[str], *, last: bool
 ) -> tuple[Block, int, int]:
-    """The rows of whole lines, before the first one that is not of the encoding."""
+    """The rows of complete lines, before the first line that is not in the encoding."""
     try:
         utf8 = text if text.isascii() else text.decode(table.format.encoding).encode()
     except UnicodeDecodeError as e:

@@ -3,7 +3,7 @@
 A piece of Parquet is some of its row groups. Of text it is a range of bytes, and where the first
 row after its beginning is can only be guessed: quotes may have been opened anywhere before. So the
 guess is proven afterwards: if reading the pieces ends, one after the other, where the next one
-began, the rows are those of reading the whole file."""
+began, the rows are those of the entire file."""
 
 import itertools
 import sys

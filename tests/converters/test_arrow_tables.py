@@ -196,15 +196,6 @@ def test_texts_of_digits_stay_texts(raw, raw_tables, out):
     assert found == {b"01": [0], b"02": [1], b"03": [0], b"04": [1]}
 
 
-def test_texts_that_are_not_utf_8_are_one_clear_error(raw, raw_tables, out):
-    damaged = pa.array([b"a", b"\xff"]).view(pa.string())
-    parquet.write_table(pa.table({"note": damaged}), raw / "train.parquet")
-    with pytest.raises(
-        RawDataError, match=r"train.parquet cannot be read: 'utf-8' codec .* Write it again\."
-    ):
-        raw_tables.convert(out)
-
-
 def test_two_columns_of_one_name_are_refused(raw, raw_tables, out):
     parquet.write_table(
         pa.table([pa.array([1]), pa.array([2])], names=["a", "a"]), raw / "train.parquet"

@@ -239,7 +239,7 @@ def _contents(split, file, digests):
     return Contents(split, file, f"{file}.json", np.array(digests, np.uint64), rows)
 
 
-GROUPS = st.dictionaries(st.text(min_size=1), st.sampled_from("abc"), min_size=1, max_size=200)
+GROUPS = st.dictionaries(st.text(min_size=1), st.sampled_from("abc"), min_size=1, max_size=60)
 SHARES = st.tuples(st.floats(0, 0.5), st.floats(0, 0.49))
 
 

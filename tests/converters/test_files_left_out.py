@@ -38,6 +38,6 @@ def test_files_and_folders_that_are_in_no_split_are_named(tmp_path, out, capsys,
     (tmp_path / "raw" / ".hidden").touch()
     written.convert(out, *dry)
     printed = capsys.readouterr().out
-    assert "note: 2 files not read: extra.bin, more. Their names are none that this" in printed
+    assert "note: 2 files not read: extra.bin, more. This conversion does not" in printed
     written.convert(out, *dry, "--splits=train")
     assert "extra.bin" not in capsys.readouterr().out

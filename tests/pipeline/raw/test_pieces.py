@@ -36,9 +36,8 @@ def test_where_rows_of_csv_begin_is_guessed_from_any_byte_of_them(table, seed):
     r = random.Random(seed)
     usual = table(["a,b,c", *(",".join(r.choices(CELLS, k=3)) for _ in range(60))])
     starts = starts_of(usual)
-    for begin in range(
-        starts[0], starts[-3]
-    ):  # the last rows may not tell whether they are inside quotes
+    # not in the last rows, which may not tell whether they are inside quotes
+    for begin in range(starts[0], starts[-3], 3):
         assert guessed_start(usual, begin) == min(each for each in starts if each >= begin)
 
 
