@@ -52,7 +52,7 @@ def seen_batches(history: History, steps: range, workdir: str) -> Iterator[SeenB
 
     Raises what `segment_of` raises, and CheckpointError where the input of a run does not tell what
     it read."""
-    traces: dict[int, _Trace] = {}
+    trace: _Trace | None = None
     for step in steps:
         segment = segment_of(history, step, workdir)
         provenance = segment.start.input
@@ -63,9 +63,9 @@ def seen_batches(history: History, steps: range, workdir: str) -> Iterator[SeenB
                 "made by train_dataset can be traced."
             )
         try:
-            if id(segment) not in traces:
-                traces = {id(segment): _Trace(segment, provenance)}
-            batch = traces[id(segment)].batch(step)
+            if trace is None or trace.segment is not segment:
+                trace = _Trace(segment, provenance)
+            batch = trace.batch(step)
         except Exception as e:  # the line may contain anything
             raise CheckpointError(
                 f"{workdir}/{SEGMENTS}: the start after step {segment.start.step} has no valid "
@@ -78,7 +78,7 @@ class _Trace:
     """The batches of the run of a segment."""
 
     def __init__(self, segment: Segment, provenance: Mapping[str, Any]) -> None:
-        self._start = segment.start
+        self.segment = segment
         self._provenance = provenance
         self._order = restored_order(provenance["order"])
         self._origins = msgspec.convert(provenance["sources"], list[Origin])
@@ -102,9 +102,9 @@ class _Trace:
 
     def _position(self, step: int) -> Position:
         """The position of the input before this step."""
-        state = self._start.position
-        position = Position(state["epoch"], state["records"])
-        return self._order.advance(position, step - 1 - self._start.step)
+        start = self.segment.start
+        position = Position(start.position["epoch"], start.position["records"])
+        return self._order.advance(position, step - 1 - start.step)
 
     @functools.cache  # noqa: B019 (a trace lives as long as its command)
     def _stand_in(self, bad: int) -> int:
@@ -135,9 +135,9 @@ class RecordPlaces:
     that the history knows."""
 
     def __init__(self, origins: Sequence[Origin], directory: str | None = None) -> None:
-        self._origins = origins
+        self.origins = origins
         self._directory = directory
-        self._ends = np.cumsum([origin.stop - origin.first for origin in self._origins])
+        self._ends = np.cumsum([origin.stop - origin.first for origin in origins])
         self._opened: dict[tuple[str | None, ...], IndexedRecords | None] = {}
 
     def of(self, record_ids: np.ndarray) -> list[RecordPlace]:
@@ -146,7 +146,7 @@ class RecordPlaces:
         owners = np.searchsorted(self._ends, record_ids, side="right")
         for owner in np.unique(owners).tolist():
             rows = np.flatnonzero(owners == owner)
-            origin = self._origins[owner]
+            origin = self.origins[owner]
             numbers = record_ids[rows] - self._ends[owner] + origin.stop  # in the origin's source
             for row, place in zip(rows.tolist(), self._within(origin, numbers), strict=True):
                 places[row] = place
@@ -261,11 +261,11 @@ def seen_steps(
     many records of each step to return; None: all. Their payloads are read for keys and labels.
 
     Raises what `seen_batches` raises."""
-    places: dict[int, RecordPlaces] = {}
+    places: RecordPlaces | None = None
     for batch in seen_batches(history, steps, workdir):
-        if id(batch.origins) not in places:
-            places = {id(batch.origins): RecordPlaces(batch.origins, data_dir)}
-        yield step_of(batch, places[id(batch.origins)], most)
+        if places is None or places.origins is not batch.origins:
+            places = RecordPlaces(batch.origins, data_dir)
+        yield step_of(batch, places, most)
 
 
 def step_of(batch: SeenBatch, places: RecordPlaces, most: int | None) -> SeenStep:

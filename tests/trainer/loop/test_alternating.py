@@ -198,7 +198,12 @@ def test_a_training_that_gets_no_better_ends_and_a_restart_goes_on_counting(
 
 
 def test_a_training_that_gets_better_goes_on(dense_task, vector_input, config):
-    learns = stopped_early(dense_task, config(iterations_per_loop=4), [vector_input] * 2, 40)
+    task = replace(dense_task, metrics={"gain": lambda _, batch: -batch["_losses"]})
+    early = [EarlyStopping("loss", 3), EarlyStopping("gain", 3, better="max")]
+    trainer = Trainer(task, config(iterations_per_loop=4), callbacks=early)
+    learns = trainer.train_and_evaluate(
+        vector_input, vector_input, max_steps=40, eval_every_steps=4
+    )
     assert (learns.stopped, learns.step) == (None, 40)
 
 
