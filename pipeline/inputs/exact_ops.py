@@ -17,7 +17,7 @@ OURS = "infeed_checked"  # the name of the Python function of `examples`, which 
 
 # Datasets; programs of TRUSTED in tests/pipeline/inputs/test_iterator_states.py have all of them.
 EXACT = re.compile(
-    "(AssertCardinality|Concatenate|DirectedInterleave|Filter|FlatMap|GroupByWindow|IgnoreErrors"
+    "(AssertCardinality|Concatenate|Filter|FlatMap|GroupByWindow|IgnoreErrors"
     "|Interleave|MapAndBatch|Map|ParallelBatch|Prefetch|Range|Repeat|Rewrite|Scan|Shard|Skip|TFRecord"
     "|TakeWhile|Take|TensorSlice|Tensor|TextLine|Unbatch|Window|Zip)Dataset"
     "|(Batch|FixedLengthRecord|PaddedBatch|ParallelMap|TFRecord)DatasetV2"
@@ -25,8 +25,11 @@ EXACT = re.compile(
 )
 # The first input that is a seed. Two seeds of 0 are drawn anew.
 SEEDED = {"ShuffleDatasetV3": 2, "RandomDataset": 0, "RandomDatasetV2": 0}
-# Exact only outside of functions, in which tf.data does not save their state.
-OUTSIDE = {*SEEDED, "CacheDatasetV2", "OptionsDataset"}
+MIXTURE = "DirectedInterleaveDataset"
+# Exact only outside of functions: tf.data does not save their state there, or it is not checked.
+OUTSIDE = {*SEEDED, MIXTURE, "CacheDatasetV2", "OptionsDataset"}
+# As long as their input.
+_AS_LONG = {"MapDataset", "ParallelMapDatasetV2", "PrefetchDataset", "ShuffleDatasetV3"}
 _BUFFERED = ("ShuffleDatasetV3", "PrefetchDataset")
 # With these, a restored iterator has another order, hangs, or is slow.
 INEXACT = {"deterministic": False, "experimental_slack": True}
@@ -59,15 +62,14 @@ def check(dataset: tf.data.Dataset, graph: Any) -> None:
             raise InputError(f"its options say {name}={value}, with which no state is exact")
     constants = {node.name: node.attr["value"].tensor for node in graph.node if node.op == "Const"}
     _check_buffers(graph, constants, dataset.element_spec)
-    generators = set[str]()
+    _check_mixtures(graph, constants)
     for node in (node for node in graph.node if node.op in SEEDED):
         if not any(_constant(constants, node, SEEDED[node.op] + each) for each in (0, 1)):
             raise InputError(f"{node.op} has no seed")
-        # Iterators of one shuffle share its generator, but those that are restored do not.
-        for handle in constants[node.input[-1]].resource_handle_val:
-            if handle.name in generators:
-                raise InputError("it uses the same shuffle twice. Shuffle each part by itself")
-            generators.add(handle.name)
+    # Iterators of one shuffle, or cache, share what these names find; restored ones do not.
+    shared = [one.name for tensor in constants.values() for one in tensor.resource_handle_val]
+    if len(set(shared)) < len(shared):
+        raise InputError("it uses the same shuffle or cache twice. Give each part one of its own")
     functions = {each.signature.name for each in graph.library.function}
     inside = (node for each in graph.library.function for node in each.node_def)
     outside = (node for node in graph.node if node.op not in OUTSIDE)
@@ -93,6 +95,23 @@ def _check_buffers(graph: Any, constants: Mapping[str, Any], batch: Any) -> None
             count = _constant(constants, node, 1)
             buffers += (count if count > 0 else 16) * _bytes_of(node, row_bytes)
     check_bytes("its buffers hold up to", buffers)
+
+
+def _check_mixtures(graph: Any, constants: Mapping[str, Any]) -> None:
+    nodes = {node.name: node for node in graph.node}
+
+    def is_endless(node: Any) -> bool:
+        if node.op in _AS_LONG:
+            return is_endless(nodes[node.input[0]])
+        return node.op == "RepeatDataset" and _constant(constants, node, 1) < 0
+
+    for node in (node for node in graph.node if node.op == MIXTURE):
+        parts = (nodes[name] for name in node.input[1:])
+        # One that is restored forgets which parts have ended, and draws from them forever.
+        if not (node.attr["stop_on_empty_dataset"].b or all(map(is_endless, parts))):
+            raise InputError(
+                "it mixes datasets that may end. Repeat each, or give stop_on_empty_dataset=True"
+            )
 
 
 def _is_exact(node: Any) -> bool:

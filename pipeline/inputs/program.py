@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import GeneratorType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -15,12 +15,7 @@ from pipeline.errors import FingerprintError, InputError
 from pipeline.hosts import Hosts
 from pipeline.inputs.batches import Batch
 from pipeline.inputs.input_info import InputInfo
-from pipeline.inputs.iterator_states import (
-    IteratorState,
-    IteratorStates,
-    SavableIterator,
-    chained,
-)
+from pipeline.inputs.iterator_states import IteratorState, IteratorStates, chained
 from pipeline.logs import log
 from pipeline.spec import MASK, RESERVED, leaves, mapped, narrowed, tree_of
 
@@ -160,6 +155,8 @@ class ProgramBatches(Iterator[Batch]):
         saved = source.states.get(before, "null")
         state = json.loads(saved)
         state = state.encode("latin-1") if isinstance(state, str) else state
+        # a SavableIterator if it is of tf.data
+        self._iterator: Any
         self._iterator, self._at = source.run(before, state, source.info.steps_per_epoch)
         self.skipped = 0
         self._crc = source.crcs.get(self._at, 0) if self._at else 0
@@ -187,8 +184,7 @@ class ProgramBatches(Iterator[Batch]):
 
         taken: how many batches of the pass the training has taken at least."""
         if self._saves:
-            iterator = cast(SavableIterator, self._iterator)
-            self._saved.save(iterator, self._at, self._crc, self._position + taken)
+            self._saved.save(self._iterator, self._at, self._crc, self._position + taken)
 
     def _jump(self) -> None:
         """Continues from a saved state of the iterator, if there is one of this program.
@@ -198,22 +194,19 @@ class ProgramBatches(Iterator[Batch]):
         state = self._saved.newest(self._position)
         if state is None:
             return
-        assert state.batches <= self._position
-        iterator = cast(SavableIterator, self._iterator)
         name = self._source.info.fingerprint
         try:
-            if iterator.graph != state.graph:
+            if self._iterator.graph != state.graph:
                 raise InputError("its graph is not that of the run")
-            other = iterator.again()
-            if chained(0, next(other)) != state.first:
+            if chained(0, next(self._iterator.again())) != state.first:
                 raise InputError("its first batch is not that of the run")
-            other = iterator.again()
+            other = self._iterator.again()
             other.restore(state.data)
         except Exception as error:  # of tf.data or the program
             log.warning("%s cannot continue from its saved state: %s", name, error)
             self._saved = self._source.iterator_states = IteratorStates(name)
             return
-        self._iterator, self._at, self._crc = cast(Any, other), state.batches, state.crc
+        self._iterator, self._at, self._crc = other, state.batches, state.crc
         self._crcs[self._at] = self._crc
         if state.following is not None:  # nothing else is compared if this is the position
             self._expected[self._at + 1] = state.following
@@ -240,7 +233,7 @@ class ProgramBatches(Iterator[Batch]):
         self._at += 1
         self._crcs[self._at] = self._crc
         if self._saves:
-            self._saved.passed(cast(SavableIterator, self._iterator), self._at, self._crc)
+            self._saved.passed(self._iterator, self._at, self._crc)
         if self._source.info.program == "own":
             self._states[self._at] = _kept(self._iterator)
         for kept in (self._crcs, self._states):

@@ -3,6 +3,7 @@
 import signal
 import time
 from dataclasses import replace
+from functools import partial
 
 import jax
 import numpy as np
@@ -10,10 +11,14 @@ from host_preemption import AtStep
 from host_task import LABEL, checksums, class_scores, dense_task, error_of, settings
 
 from trainer.callbacks import Callback
+from trainer.hosts import activity
 from trainer.trainer import Trainer
 
 RECORDS, BATCH, STOP, STEPS = 75, 16, 10, 20
+TESTED, SAVED, END = 30, 40, 60  # steps of a program with states: the first is tested by then
 RAW = "raw"
+WITH_STATES = "a program with states"
+PATIENCE_SECONDS = 150.0  # beside other suites, a host may stand still for 15 s
 
 
 class Late(Callback):
@@ -22,21 +27,39 @@ class Late(Callback):
 
 
 class Trusting(Callback):
-    """Waits until this host has tested its first state, if it saves any."""
+    """Makes programs by `make`, whose states are saved as often as may be, and waits until this host has tested the
+    first, if it saves any."""
 
-    def __init__(self, made):
-        self.made = made
+    def __init__(self, make):
+        from pipeline.inputs import iterator_states
+
+        iterator_states.EVERY_SECONDS, iterator_states.TEST_SECONDS = 0.0, PATIENCE_SECONDS
+        self.make = make
+
+    def training(self, ctx):
+        self.source = self.make(ctx)
+        return self.source
 
     def on_loop_end(self, end):
-        source = self.made[-1].infeed_input
-        stop = time.monotonic() + 60
-        while end.step == 30 and source.saves and source.iterator_states.obstacle != "":
+        source = self.source.infeed_input
+        stop = time.monotonic() + PATIENCE_SECONDS
+        while end.step == TESTED and source.saves and source.iterator_states.obstacle != "":
             assert time.monotonic() < stop
             time.sleep(0.01)
 
 
+def trained(order, name, make, *stops):
+    """The bits after a training with states of its program that stops at these steps."""
+    for stop in stops:
+        trusting = Trusting(make)
+        config = replace(settings(order), workdir=f"{order.workdir}/{name}")
+        trainer = Trainer(dense_task(), config, callbacks=[trusting])
+        state = trainer.train(trusting.training, max_steps=stop).state
+    return checksums(state)
+
+
 def programs(order):
-    """Trains and evaluates on a program of its own, also after a stop; then in ways that must end with an error."""
+    """Trains on a program of its own, also after a stop, and evaluates; then in ways that must end with an error."""
     from pipeline import tf_data
     from pipeline.tf_cpu import tf
 
@@ -60,15 +83,10 @@ def programs(order):
         task = replace(dense_task(), predict_fn=class_scores)
         return Trainer(task, replace(settings(order), workdir=f"{order.workdir}/{name}"))
 
-    def report(name, training, evaluation, *stops):
-        for step in stops:
-            trained = trainer(name).train(training, max_steps=step)
-        result = trainer(name).evaluate(evaluation)
-        counted = [result.records, result.num_records, result.proven]
-        return [checksums(trained.state), result.metrics, *counted]
-
-    yield "program", report("program", program(1), evaluated, STEPS)
-    yield "program, stopped", report("stopped", program(1), evaluated, STOP, STEPS)
+    yield "straight", trained(order, "program", program(1), END)
+    yield "stopped", trained(order, "stopped", program(1), SAVED, END)
+    result = trainer("stopped").evaluate(evaluated)
+    yield "evaluated", [result.metrics, result.records, result.num_records, result.proven]
     if order.count > 1:
         itself = tf_data.evaluation_batches(examples, BATCH)
         yield "itself", error_of(lambda: trainer("program").evaluate(itself))
@@ -108,10 +126,13 @@ def own_parts(order, computed):
         return number
 
     def decoded(element):
-        number = tf.ensure_shape(tf.numpy_function(seen, [element["_index"]], tf.int32), [])
         image = tf.reshape(tf.io.decode_raw(element[RAW], tf.uint8), (8, 8))
         label = tf.cast(element[LABEL], tf.int32)
-        return {"image": image, LABEL: label, "_index": number, "_crc": element["_crc"]}
+        return {"image": image, LABEL: label, "_crc": element["_crc"]}
+
+    def noted(element):
+        number = tf.ensure_shape(tf.numpy_function(seen, [element["_index"]], tf.int32), [])
+        return decoded(element) | {"_index": number}
 
     def element(number):
         values = records.examples()[seen(number)]
@@ -124,20 +145,20 @@ def own_parts(order, computed):
     def own(ctx):
         return grain.MapDataset.range(RECORDS)[ctx.hosts.index :: ctx.hosts.count].map(element)
 
-    def batches(dataset, ctx):
+    def batches(dataset, ctx, decode=noted):
         training = ctx.mode == "train"
         make = tf_data.training_batches if training else tf_data.evaluation_batches
         proven = {} if training else {"records": records}
-        return make(dataset.map(decoded), BATCH, ctx.hosts, per_host=True, **proven)
+        return make(dataset.map(decode), BATCH, ctx.hosts, per_host=True, **proven)
 
     def grain_batches(dataset, ctx, **options):
         options |= {"records": records}
         return infeed_grain.evaluation_batches(dataset, BATCH, ctx.hosts, **options)
 
-    def examples(ctx):
+    def examples(ctx, decode=noted):
         shuffled = {"shuffle": True, "seed": 1, "window_records": 16}
         options = shuffled if ctx.mode == "train" else {}
-        return batches(tf_data.examples(order.data_dir, hosts=ctx.hosts, **options), ctx)
+        return batches(tf_data.examples(order.data_dir, hosts=ctx.hosts, **options), ctx, decode)
 
     def sharded(ctx):
         part = tf_data.examples(order.data_dir).shard(ctx.hosts.count, ctx.hosts.index)
@@ -153,12 +174,13 @@ def own_parts(order, computed):
         "tf.data, sharded by its user": (sharded, sharded),
         "MapDataset": (lambda: places.shuffle(seed=1), lambda ctx: grain_batches(places, ctx)),
         "IterDataset": (iterated, iterated),
+        "with states": (partial(examples, decode=decoded), examples),
     }
 
 
 def own_programs(order):
     """Trains and evaluates on programs of which each host computes only its part, also after a stop, and tells how many
-    examples it computed for an evaluation and for the training."""
+    examples it computed for an evaluation and for the training; then on one whose states are saved."""
     computed = []
     kinds = own_parts(order, computed)
 
@@ -170,8 +192,8 @@ def own_programs(order):
         training, evaluation = kinds[kind]
         steps = 6 * STEPS if kind == "tf.data" else STEPS  # so that what is read ahead is little
         computed.clear()
-        trained = trainer(kind).train(training, max_steps=steps)
-        report = {"state": checksums(trained.state), "computed in training": [*computed]}
+        result = trainer(kind).train(training, max_steps=steps)
+        report = {"state": checksums(result.state), "computed in training": [*computed]}
         computed.clear()
         result = trainer(kind).evaluate(evaluation)
         report |= {"metrics": result.metrics, "computed": [*computed]}
@@ -179,57 +201,14 @@ def own_programs(order):
         trainer(f"{kind}, stopped").train(training, max_steps=STOP)
         again = trainer(f"{kind}, stopped").train(training, max_steps=steps)
         yield kind, report | {"stopped": checksums(again.state)}
+    print(WITH_STATES, flush=True)
+    training, _ = kinds["with states"]
+    straight = trained(order, "states", training, END)
+    yield WITH_STATES, [straight, trained(order, "states, stopped", training, SAVED, END)]
     if order.count > 1:
         training, _ = kinds["IterDataset"]
+        # One that stands still for 10 s after the signal would end without saving.
+        activity.ASKED_SECONDS = PATIENCE_SECONDS
+        activity.Activity.doing.__kwdefaults__["grace"] = PATIENCE_SECONDS
         late = Late() if jax.process_index() else Callback()  # the first host waits for the others
         trainer("signalled", AtStep(signal.SIGTERM), late).train(training, max_steps=10**6)
-
-
-def resumed_programs(order):
-    """Trains on shuffled programs with states of their iterators, straight and with a stop; the log tells whether a
-    resume ran them again."""
-    from pipeline.inputs import iterator_states
-
-    iterator_states.EVERY_SECONDS = 0.0
-    rng = np.random.default_rng(0)
-    arrays = {"image": rng.integers(0, 256, (RECORDS, 8, 8)).astype(np.uint8)}
-    arrays[LABEL] = rng.integers(1, 11, RECORDS)
-
-    def complete(ctx):
-        from pipeline import tf_data
-        from pipeline.tf_cpu import tf
-
-        shuffled = tf.data.Dataset.from_tensor_slices(arrays).shuffle(64, seed=1)
-        return tf_data.training_batches(shuffled, BATCH, ctx.hosts)
-
-    def own(ctx):
-        from pipeline import tf_data
-        from pipeline.tf_cpu import tf
-
-        part = tf_data.examples(
-            order.data_dir, hosts=ctx.hosts, shuffle=True, seed=1, window_records=16
-        )
-
-        def decoded(e):
-            image = tf.reshape(tf.io.decode_raw(e[RAW], tf.uint8), (8, 8))
-            return {"image": image, LABEL: tf.cast(e[LABEL], tf.int32)}
-
-        return tf_data.training_batches(part.map(decoded), BATCH, ctx.hosts, per_host=True)
-
-    def trained(name, make, *stops):
-        made = []
-
-        def training(ctx):
-            made.append(make(ctx))
-            return made[-1]
-
-        for stop in stops:
-            config = replace(settings(order), workdir=f"{order.workdir}/{name}")
-            config = replace(config, checkpoint_every_steps=20)
-            trainer = Trainer(dense_task(), config, callbacks=[Trusting(made)])
-            state = trainer.train(training, max_steps=stop).state
-        return checksums(state)
-
-    for kind, make in {"own": own, "complete": complete}.items():
-        straight = trained(f"{kind}, straight", make, 80)
-        yield kind, [straight, trained(f"{kind}, stopped", make, 40, 80)]

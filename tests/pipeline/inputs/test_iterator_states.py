@@ -67,6 +67,10 @@ def ignoring(dataset):
     return with_options(dataset, experimental_external_state_policy=ignore)
 
 
+def twice(dataset):
+    return dataset.concatenate(dataset.filter(lambda e: e["x"] % 2 > 0))
+
+
 def random_in_python(e):
     x = tf.numpy_function(lambda x: x + np.random.randint(99), [e["x"]], tf.int64, stateful=False)
     return {"x": tf.ensure_shape(x, ())}
@@ -118,9 +122,6 @@ TRUSTED = {
     "windows": lambda _: windows(numbers()),
     "map, AUTOTUNE": lambda _: numbers().shuffle(20, seed=1).map(tripled, tf.data.AUTOTUNE),
     "cache": lambda _: numbers().map(tripled).cache().shuffle(50, seed=3),
-    "a cache, twice": lambda _: (cached := numbers().map(tripled).cache()).concatenate(
-        cached.shuffle(50, seed=3)
-    ),
     "filter": lambda _: numbers().filter(lambda e: e["x"] % 3 > 0),
     "scan": lambda _: numbers().scan(np.int64(0), lambda s, e: (s + 1, {"x": e["x"] + s})),
     "errors that are ignored": lambda _: without_errors(),
@@ -129,7 +130,7 @@ TRUSTED = {
         [numbers(50).repeat(), numbers(60).repeat()], [0.7, 0.3], seed=3
     ),
     "mixture, another in each epoch": lambda _: Data.sample_from_datasets(
-        [numbers(50), numbers(60)], seed=3, rerandomize_each_iteration=True
+        [numbers(50), numbers(60)], None, 3, True, rerandomize_each_iteration=True
     ),
     "stateless random": lambda _: numbers().map(
         lambda e: {"x": tf.random.stateless_uniform([], [1, e["x"]], 0, 99, tf.int32)}
@@ -186,10 +187,16 @@ NOT_TRUSTED = {
     },
     "a shuffle without a seed": (lambda: numbers().shuffle(1000), "has no seed"),
     "a shuffle that two parts share": (
-        lambda: (shuffled := numbers(900).shuffle(30, seed=1)).concatenate(
-            shuffled.filter(lambda _: True)
-        ),
-        "uses the same shuffle twice",
+        lambda: twice(numbers(900).shuffle(30, seed=1)),
+        "uses the same shuffle or cache twice",
+    ),
+    "a mixture of parts that end": (
+        lambda: Data.sample_from_datasets([numbers(), numbers(50).repeat().map(tripled)], seed=3),
+        "mixes datasets that may end",
+    ),
+    "a cache that two parts share": (
+        lambda: twice(numbers().cache()),
+        "uses the same shuffle or cache twice",
     ),
     "a mixture without a seed": (
         lambda: Data.sample_from_datasets([numbers().repeat(), numbers().repeat()]),
@@ -240,6 +247,9 @@ QUICK = (
     "random",
     "a shuffle without a seed",
     "a shuffle that two parts share",
+    "a cache that two parts share",
+    "mixture",
+    "a mixture of parts that end",
     "files",
     "windows",
     "random in Python",
@@ -305,9 +315,12 @@ def test_a_run_resumes_with_a_state_that_is_tested_to_be_exact(kind, request, ca
     again = program(TRUSTED[kind](shards))
     with caplog.at_level(logging.DEBUG, "pipeline"):
         rest, later = run(again, resumed(again, saved), stop=STOP + 30)
-    assert rest == straight[STOP:]
+        assert rest == straight[STOP:]
+        assert later[1].batches > STOP  # it is saved again, and so on
+        again = program(TRUSTED[kind](shards))
+        rest, _ = run(again, resumed(again, later))
+    assert rest == straight[STOP + 30 :]
     assert "runs from its beginning" not in caplog.text
-    assert later[1].batches > STOP  # it is saved again, and so on
 
 
 def test_every_dataset_whose_state_counts_as_exact_is_in_a_program_above(shards):
