@@ -37,10 +37,12 @@ class GcsStorage(ObjectStorage):
         return bool(call(path, "list", lambda: list(_listed(blob.bucket, **listing))))
 
     def read(self, path: str) -> bytes:
-        return call(path, "read", lambda: download(path))
+        blob = blob_at(path)  # looks for credentials, which `call` would log as a read
+        return call(path, "read", lambda: download(blob))
 
     def part(self, path: str, offset: int, size: int, left: threading.Event | None) -> bytes:
-        return call(path, "read", lambda: download(path, offset, offset + size - 1), left)
+        blob = blob_at(path)
+        return call(path, "read", lambda: download(blob, offset, offset + size - 1), left)
 
     @contextlib.contextmanager
     def publish(self, path: str) -> Iterator[Sink]:
@@ -74,7 +76,7 @@ class GcsStorage(ObjectStorage):
             call(path, "write" if version else "create", put)
         except PreconditionFailed:
             # An earlier attempt, whose response was lost, may have succeeded.
-            return len(tried) > 1 and call(path, "read", lambda: download(path)) == data
+            return len(tried) > 1 and self.read(path) == data
         return True
 
     def found(self, directory: str) -> tuple[Listing, Collection[str]]:

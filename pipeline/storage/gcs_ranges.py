@@ -74,12 +74,11 @@ class _Door(HTTPAdapter):
 _door = functools.cache(_Door)
 
 
-def download(path: str, start: int | None = None, end: int | None = None) -> bytes:
+def download(blob: Any, start: int | None = None, end: int | None = None) -> bytes:
     """An object, or its bytes start..end (inclusive), as stored. Makes one attempt.
 
     Raises the client library's exception for an error status, and urllib3's HTTPError if the
     connection fails."""
-    blob = blob_at(path)
     door = _door(client().api_endpoint)
     bucket = quote(blob.bucket.name, safe="")
     name = quote(blob.name, safe="")

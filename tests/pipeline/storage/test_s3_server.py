@@ -24,7 +24,7 @@ def name(s3_bucket):
     return s3_bucket.removeprefix("s3://")
 
 
-def client(server, name):
+def client(server, name, read_timeout="500ms"):
     """A client of the bucket that never retries."""
     return S3Store(
         name,
@@ -32,7 +32,7 @@ def client(server, name):
         region="us-east-1",
         access_key_id="tests",
         secret_access_key="x",
-        client_options={"allow_http": True, "read_timeout": "500ms"},
+        client_options={"allow_http": True, "read_timeout": read_timeout},
         retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=5)},
     )
 
@@ -56,7 +56,7 @@ def test_of_many_writers_that_create_or_replace_an_object_one_succeeds(s3_server
 
 
 def test_large_objects_ranges_pages_and_names_are_those_of_a_store(s3_server, name):
-    store, data = client(s3_server, name), DATA * 1500
+    store, data = client(s3_server, name, "30s"), DATA * 1500
     obstore.put(store, "large", data)
     assert len(s3_server.requests("PUT .*partNumber")) == 3
     assert bytes(obstore.get_range(store, "large", start=14_999_995, length=100)) == data[-5:]
