@@ -46,7 +46,7 @@ OPTIONS = "--model vit_s16 --vit big_vision --patch 8"
 def tuned(digits, tmp_path_factory):
     """The file of weights, and the run whose head was trained on digits and exported.
 
-    The size and the normalization of the images are what a file beside the weights states. The run resumes without it.
+    The size and the normalization of the images are what a file beside the weights states, which is gone afterwards.
     """
     directory = tmp_path_factory.mktemp("tuned")
     model = Vit(
@@ -67,9 +67,8 @@ def tuned(digits, tmp_path_factory):
     command = ["images", *data, *OPTIONS.split(), *training.split(), "--learning-rate=0.2"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(VITS, "vit_s16", SHAPE)
-        assert main([*command, "--max-steps=10"]) == 0
-        description.unlink()
         assert main([*command, "--max-steps=20", f"--export-path={directory}/export"]) == 0
+        description.unlink()
         assert main(["images", *data, "--mode=predict"]) == 0  # with the options of the run
         yield directory, load(f"{directory}/run")
 

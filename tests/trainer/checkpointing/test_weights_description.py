@@ -1,6 +1,7 @@
 """What timm's and transformers' files beside weights state: a run takes it, and is refused with another model."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from trainer.commands.loading import parsed
 from trainer.commands.recorded import as_trained
 from trainer.models.pixels import STATISTICS
 from trainer.recipes import imagenet_vit, images
+from trainer.reports.segments import Invocation, Start, append
+from trainer.trainer import Trainer
 
 TIMM = {
     "architecture": "vit_small_patch16_224",
@@ -123,6 +126,25 @@ def test_what_no_option_gives_is_as_the_weights_state_and_becomes_an_option_of_t
     weights = write(tmp_path, {"config": TIMM["pretrained_cfg"] | {"input_size": 384}})
     chosen, _ = begun(imagenet_vit.Config, weights)
     assert (chosen.size, chosen.normalization) == (224, "inception")  # it sets its size
+
+
+def test_a_run_that_resumes_keeps_them_and_records_them_again(
+    tmp_path, dense_task, vector_input, config
+):
+    run = config()
+    Trainer(dense_task, run).train(vector_input, steps=1)
+    given = ["--tiny", f"--workdir={run.workdir}", f"--init-from={write(tmp_path, {})}"]
+    trained = [*given, "--size=32", "--normalization=imagenet"]
+    command = Invocation("images", trained, ".")
+    append(run.workdir, Start(1, "2026-11-26T12:00:00+00:00", {}, None, {}, command, {}, "cpu"))
+    write(tmp_path, {"config": TIMM})  # is not read
+    recipe, options = as_trained(parsed(images.Config, given, "images")[0], "images", given)
+    assert (recipe.size, recipe.normalization, options) == (32, "imagenet", trained)
+    evaluated, _ = as_trained(replace(recipe, mode="evaluate", size=64), "images", given)
+    assert (evaluated.size, evaluated.normalization) == (32, "imagenet")
+    given.append("--size=64")
+    other, options = as_trained(parsed(images.Config, given, "images")[0], "images", given)
+    assert (other.size, options) == (64, [*given, "--normalization=imagenet"])
 
 
 def test_a_damaged_description_is_an_error_of_the_check(tmp_path):
