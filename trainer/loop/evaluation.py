@@ -57,8 +57,8 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         self.padding_rows = 0
-        fits = self.before and self.before.fits(self.opened)
-        self.exact_epoch = self.before if self.before and fits else self._compiled()
+        before = self.before
+        self.exact_epoch = before if before and before.fits(self.opened) else self._compiled()
 
     def _compiled(self) -> ExactEpoch:
         job = self.session.job
