@@ -109,8 +109,7 @@ PLACES: Mapping[str, Proof] = {
     "pipeline/commands/index.py:_publish": IN_OUR_FORMAT,
     "pipeline/inputs/quarantine.py:_File.add": IN_OUR_FORMAT,
     "pipeline/inputs/slots.py:Slots.take": PRIVATE,  # a file without a name
-    "pipeline/inputs/tf_iterator.py:_files": PRIVATE,  # in memory
-    "pipeline/inputs/work.py:packed": PRIVATE,  # the same
+    "pipeline/inputs/work.py:packed": PRIVATE,  # in memory
     "pipeline/pages/page.py:write_page": IN_OUR_FORMAT,
     "pipeline/shards/index_writer.py:write_index": CLAIMED,  # infeed index looks at what is there
     "pipeline/shards/split_index.py:_copy": NAMED,
