@@ -72,7 +72,7 @@ class ColumnCells:
         self.lengths = set[int | None]()
         self.values = set[str]()
         self.is_full = False  # more values than matter: none are kept
-        self.shown = dict[str, str]()
+        self.shown = list[Sequence[str]]()  # the beginnings of cells, and their kinds
         self.count = 0
         self.blank = 0
         self.marked = 0
@@ -126,7 +126,7 @@ class ColumnCells:
         while len(cells):
             few = self.most + 1 if self.kinds else _FEW_SHOWN
             alike = cells
-            is_known = (self.is_full or len(self.shown) > 1) and not self.separator
+            is_known = (self.is_full or self._shows_two) and not self.separator
             if isinstance(cells, pyarrow.Array) and is_known:
                 if types.is_dictionary(cells.type):
                     cells = alike = cells.dictionary_decode()
@@ -169,8 +169,13 @@ class ColumnCells:
 
     def _show(self, item: str, kind: str) -> None:
         # the first of each kind, so that what turns numbers into texts is seen
-        if len(self.shown) < 2 or kind not in self.shown.values():
-            self.shown.setdefault(item, kind)
+        is_new = kind not in (shown for _, shown in self.shown)
+        if is_new or not (self._shows_two or [item, kind] in self.shown):
+            self.shown.append([item, kind])
+
+    @property
+    def _shows_two(self) -> bool:
+        return len({item for item, _ in self.shown}) > 1
 
     def _add_values(self, values: Set[str]) -> None:
         self.values.update(values)
@@ -184,7 +189,7 @@ class ColumnCells:
         self.classes = later.classes or self.classes
         for name in ("kinds", "with_bools", "with_others", "units", "lengths"):
             getattr(self, name).update(getattr(later, name))
-        for item, kind in later.shown.items():
+        for item, kind in later.shown:
             self._show(item, kind)
         for name in ("count", "blank", "marked"):
             setattr(self, name, getattr(self, name) + getattr(later, name))
@@ -269,6 +274,6 @@ class ColumnCells:
         noticed."""
         kind = self.kind or self._guessed()
         missing = self.blank + self.marked * (kind in ("int64", "float32"))
-        seen = [", ".join(self.shown)] * bool(self.shown)
+        seen = [", ".join(dict.fromkeys(item for item, _ in self.shown))] * bool(self.shown)
         seen += [f"{missing:,} missing"] * bool(missing)
         return f" ({'; '.join(seen)})" if seen else ""

@@ -26,7 +26,7 @@ from pipeline.storage.storage import in_parallel
 
 _PIECE_BYTES = 1 << 27  # packing takes a minute; of all tables together, reading them here as well
 _MOST_PIECES = 1024  # of all tables, roughly: the launcher merges what is found in each
-_VERSION = 1  # of what is found
+_VERSION = 2  # of what is found
 _NONE = Finder({ALL: SKIP})
 
 

@@ -18,6 +18,7 @@ from converters.table import column_cells
 from converters.table.columns import Column
 from pipeline.commands import describe
 from pipeline.errors import LabelError, OptionError, SchemaError
+from pipeline.raw.rows import Table
 from pipeline.shards.manifest import read_manifest
 from pipeline.shards.schema import USUAL_FORMAT, TableFormat, read_statistics
 from pipeline.storage.schemes import open_storage
@@ -197,6 +198,22 @@ def test_a_cell_that_makes_texts_of_numbers_is_shown_and_the_first_of_long_ones_
     said = capsys.readouterr().out
     assert "a text (1, 2, six), " in said
     assert re.search(r"the first in \S+/train-0\.csv:3\.", said)
+
+
+def test_what_is_shown_of_cells_does_not_depend_on_where_a_table_is_cut():
+    def cells_of(*cells):
+        found = column_cells.ColumnCells(None, None)
+        for cell in cells:
+            found.add(cell, Table("t.csv"), text=True)
+        return found
+
+    long = ("-9223372036854775808 is a text", "-9223372036854775808")  # which begin alike
+    whole, cut = cells_of("a", "+3"), cells_of("a", "+3")
+    whole.merge(cells_of(*long))
+    for cell in long:
+        cut.merge(cells_of(cell))
+    assert whole.seen == cut.seen == " (a, +3, -9223372036854775808)"
+    assert cells_of("7", 7, 8, 9).seen == " (7, 8)"
 
 
 @pytest.mark.parametrize("number", [300, 301])
