@@ -218,6 +218,7 @@ def call(
     Raises MissingError or a StorageError that names path, status and attempts, or the client's
     AlreadyExistsError or PreconditionError."""
     failures = list[Exception]()
+    end = time.monotonic() + RETRIES["retry_timeout"].total_seconds()
     with waiting(f"{action} {path}", failures):
         while True:
             try:
@@ -227,7 +228,8 @@ def call(
             except (failed.BaseError, OSError, ValueError) as error:
                 failures.append(error)
                 attempts = sum(1 + retries(failure) for failure in failures)
-                if attempts >= tries or (left and left.is_set()) or not _is_lost(error):
+                final = attempts >= tries or time.monotonic() > end or (left and left.is_set())
+                if final or not _is_lost(error):
                     raise _named(path, action, error, attempts) from error
             time.sleep(random.SystemRandom().uniform(0, WAIT_SECONDS * len(failures)))
 

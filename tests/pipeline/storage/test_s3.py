@@ -5,6 +5,7 @@ import pickle
 import re
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
@@ -64,6 +65,18 @@ def test_a_service_that_refuses_and_then_loses_an_answer_is_asked_again(storage,
     for fault in (Status(503), Reset()):
         s3_server.fail("PUT .*/claim", fault)
     assert storage.create(f"{known}/claim", b"mine")
+
+
+def test_a_service_that_stalls_is_given_up_when_its_time_is_over(
+    storage, s3_bucket, s3_server, monkeypatch, forget_s3
+):
+    monkeypatch.setitem(s3_client.RETRIES, "retry_timeout", timedelta(seconds=2))
+    forget_s3()
+    s3_server.fail("GET .*/x$", Stall(), times=None)
+    begun = time.monotonic()
+    with pytest.raises(StorageError, match=r"no valid answer \([23] attempts\)"):
+        storage.read(f"{s3_bucket}/x")
+    assert time.monotonic() - begun < 10
 
 
 @pytest.mark.parametrize(
