@@ -17,7 +17,10 @@ from trainer.trainer import Trainer
 RECORDS, BATCH, STOP, STEPS = 75, 16, 10, 20
 TESTED, SAVED, END = 30, 40, 60  # steps of a program with states: the first is tested by then
 RAW = "raw"
-WITH_STATES = "a program with states"
+OWN, WITH_STATES = (
+    "programs of each host",
+    "a program with states",
+)  # printed before their parts of the log
 PATIENCE_SECONDS = 150.0  # beside other suites, a host may stand still for 15 s
 
 
@@ -59,6 +62,13 @@ def trained(order, name, make, *stops):
 
 
 def programs(order):
+    """Complete programs on every host, then those of which each has its part: in one start of the processes."""
+    yield from complete_programs(order)
+    print(OWN, flush=True)
+    yield from own_programs(order)
+
+
+def complete_programs(order):
     """Trains on a program of its own, also after a stop, and evaluates; then in ways that must end with an error."""
     from pipeline import tf_data
     from pipeline.tf_cpu import tf

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from host_preemption import goes_on, preempted
-from host_programs import own_programs, programs
+from host_programs import programs
 from host_situations import interrupted_consumer, situation, unhurried
 from host_task import (
     NumberedInput,
@@ -40,7 +40,7 @@ from trainer.recipes import tabular
 from trainer.trainer import Trainer
 
 AGREED = "now all agree"
-ELSEWHERE = (preempted, goes_on, own_programs, programs)
+ELSEWHERE = (preempted, goes_on, programs)
 ELSEWHERE += (situation, unhurried, interrupted_consumer)
 
 
