@@ -96,7 +96,7 @@ COMMAND_LINES = {
     f"{IMAGES} --train-split tain": r"no split 'tain'\. Did you mean 'train'\?",
     f"{IMAGES} --init-from file": r"'file' is not a checkpoint\. Give .* Pickles, such as \.pt and \.bin, are never read",
     f"{IMAGES} --init-from parts": r"--init-from='parts' has no model-00002-of-00002\.safetensors, one of 2 parts\. Give",
-    f"{IMAGES} --init-from described --model resnet18": r"the weights expect .* Set --normalization=inception\.",
+    f"{IMAGES} --init-from described --normalization imagenet": r"the weights expect .* Set --normalization=inception\.",
     f"{IMAGES} --init-from none.safetensors": r"--init-from='none\.safetensors' does not exist\. Give a work directory",
     f"{IMAGES} --lr 0.1": r"--lr\. Did you mean --learning-rate\?",
     f"{IMAGES} --epochs 3": r"Did you mean --max-epochs\?",

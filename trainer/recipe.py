@@ -57,7 +57,7 @@ class Recipe(ABC):
     anyway."""
 
     found_fields: ClassVar[Sequence[str]] = ()
-    """Those that `found` may set. A run that resumes has its own values, unless options give
+    """Fields that `found` may set. A run that resumes keeps their values, unless options give
     others."""
 
     mode: Literal["train", "evaluate", "evaluate-continuously", "predict", "export", "sample"] = (
@@ -119,7 +119,7 @@ class Recipe(ABC):
 
     @property
     def begins(self) -> bool:
-        """Whether this trains a new model: its first values are those of init_from, if given."""
+        """Whether this trains a new model, which starts from init_from if that is given."""
         from trainer.checkpointing.listing import finished_steps
 
         config = self.trainer

@@ -102,12 +102,12 @@ class WeightMapping:
                     yield Place(row, name, theirs, joined.index(row), len(joined))
 
     def names_all(self, names: Iterable[str]) -> bool:
-        """Whether all of these are names of theirs, for a model of any depth."""
+        """Whether all of these are names in this layout, for a model of any depth."""
         patterns = [expression(row.theirs) for row in self.rows]
         return all(any(each.fullmatch(name) for each in patterns) for name in names)
 
     def differences(self, model: Mapping[str, Any]) -> set[str]:
-        """The arrays of a model without a row, and those of the rows that the model has not."""
+        """The model's arrays that have no row, and the rows' arrays that the model lacks."""
         known = {place.ours for place in self.places(model)}
         own = {row.ours for row in self.rows if "*" not in row.ours}
         return (own | model.keys()) - known

@@ -85,8 +85,8 @@ def find_checkpoint(path: str) -> Found:
 
 
 def _belonging(path: str, files: Collection[str], indexed: bool) -> tuple[str, ...]:
-    """Those of the files to read: the ones that the index lists, or else all. Raises OptionError if
-    one that it lists, or another part of one of them, is not there."""
+    """The files to read: those that the index lists, otherwise all. Raises OptionError if a listed
+    file, or another part of one of the files, is missing."""
     expected = set[str]()
     if indexed:
         index = JsonFile(join(path, INDEX), CheckpointError, "Copy it again, or remove it.")

@@ -40,8 +40,8 @@ class Described(NamedTuple):
         return f"the weights expect {', '.join(stated)}"
 
     def check(self, normalization: str, heads: int | None) -> None:
-        """Raises OptionError if a model of these is not that of the weights, whose arrays would not
-        show it."""
+        """Raises OptionError if the weights were trained with another normalization or number of
+        heads than the model's, which their arrays do not show."""
         if self.statistics and self.normalization != normalization:
             name = self.normalization
             remedy = f"Set normalization={name}" if name else "No normalization= is theirs"

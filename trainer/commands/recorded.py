@@ -66,16 +66,15 @@ def _recorded_recipe(command: Invocation, kind: type[Recipe], mode: str, **setti
 
 
 def as_trained(recipe: Recipe, name: str, options: Sequence[str]) -> tuple[Recipe, Sequence[str]]:
-    """The recipe of this name with values for what `options` leave out, and the options of the run
-    with them.
+    """The recipe of this name with values for what `options` leave out, and the options with them.
 
-    A run that begins has what the recipe finds, one that resumes the same of its own: the options
-    that it records suffice later, without the files that were found. Evaluations have all options
-    of the training, as other sizes may silently load a different model; only the recipe's own
-    fields count, since the others say which data are evaluated, and how. Of a recipe that is not
-    infeed's, only numbers and what it finds are taken: a text may name a file or code, and the
-    history may be anyone's. The log says what was taken, and which options of a resumed run have
-    changed."""
+    A new run takes what the recipe finds in files with the weights; a run that resumes keeps its
+    own. Both record it as options, so that nothing needs these files later. Evaluations take all
+    options of the training, because other sizes may silently load a different model. Only the
+    recipe's own fields count: the others say which data are evaluated, and how. Of a recipe that is
+    not infeed's, only numbers and its found_fields are taken: another text may name a file or code,
+    and the history may be anyone's. The log says what was taken, and which options of a resumed run
+    have changed."""
     then = dict[str, Any]()
     try:
         command = read_history(recipe.trained_in).command

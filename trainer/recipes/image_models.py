@@ -1,4 +1,4 @@
-"""The models of the recipes for images of any size: their flags, and what these have in common with
+"""The models of the recipes for images of any size: their flags, and how they follow what describes
 published weights.
 
 JAX is imported where it is used, so that --help and the checks do not need it."""
@@ -148,8 +148,8 @@ class ImageModel(DataRecipe):
 
         stated, vit = self._stated(init_from), VITS.get(self.model)
         stated.check(self._normalized_as, vit and vit.heads)
-        used = (self.size, self._normalized_as)
-        log.info("init_from %s: %s; the model's: %d pixels, %s", init_from, stated, *used)
+        own = f"the model takes {self.size} pixels, normalized as {self._normalized_as}"
+        log.info("init_from %s: %s; %s", init_from, stated, own)
 
     def _stated(self, init_from: str) -> "Described":
         from trainer.checkpointing.weights_description import described
