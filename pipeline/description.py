@@ -4,8 +4,9 @@ and the tokenizer.
 open_dataset finds it, a training run keeps it with its model, and the records of other data get the
 model's numbers by name, or are refused. NumPy only."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -67,6 +68,37 @@ class Description:
         return Description(schema, labels, columns, self.text or data.text)
 
 
+class Source(NamedTuple):
+    """One of several sources of records. start: its first record. name: for messages."""
+
+    start: int
+    name: str
+    description: Description
+
+
+def joined_labels(one: Labels | None, other: Labels | None) -> Labels | None:
+    """The classes of both: those of `one` keep their numbers, and those that only `other` has
+    follow. None unless both name the classes of one feature."""
+    if one is None or other is None or one.key != other.key:
+        return None
+    numbers = {name: number for number, name in enumerate(one.names, one.base)}
+    new = (name for name in other.names if class_number(numbers, name) == MISSING)
+    return replace(one, names=(*one.names, *new))
+
+
+def joined(one: Description, other: Description) -> Description:
+    """The description of the records of both: that of `one`, with the classes of both, and the sums
+    of their counts."""
+    columns = dict(one.columns)
+    for key, column in other.columns.items():
+        if labels := joined_labels(one.names(key), other.names(key)):
+            counts = [each.get for each in (columns[key].categories, column.categories)]
+            categories = {name: sum(of(name, 0) for of in counts) for name in labels.names}
+            columns[key] = replace(columns[key], categories=categories)
+    labels = joined_labels(one.labels, other.labels) or one.labels
+    return replace(one, labels=labels, columns=columns)
+
+
 Describe = Callable[[Description | None], Description | None]
 """From the description of some data to that of the model to which they are given; None if it has
 none."""
@@ -105,37 +137,46 @@ def description_of(
 
 @dataclass(frozen=True, eq=False)
 class Renumbering:
-    """The model's numbers of a feature's classes in other data.
+    """The model's numbers of a feature's classes in other data, which may have several sources.
 
-    labels: the classes of the data. numbers: int64 [classes]; MISSING where the model has no such
-    class. is_target: whether the model predicts the feature. strict: whether a number that is no
-    class is an error, or missing."""
+    starts: int64 [sources], the first record of each. ends: int64 [sources], where its classes end
+    in own and numbers. own: int64 [classes], their numbers in the data, consecutive in each source.
+    numbers: those of the model; MISSING where it has no such class. is_target: whether the model
+    predicts the feature. strict: whether a number that is no class is an error, or missing."""
 
-    labels: Labels
+    key: str
+    starts: np.ndarray
+    ends: np.ndarray
+    own: np.ndarray
     numbers: np.ndarray
     is_target: bool
     strict: bool
 
-    def __call__(self, values: np.ndarray) -> np.ndarray:
-        """int64, as the model numbers them. If strict, SchemaError for a number that is neither a
-        class nor MISSING."""
-        place = values.astype(np.int64) - self.labels.base
-        known = (place >= 0) & (place < len(self.numbers))
-        outside = values[~known & (values != MISSING)]
-        if outside.size and self.strict:
-            first = self.labels.base
-            count = len(self.numbers)
+    def __call__(self, values: np.ndarray, record_ids: np.ndarray | int) -> np.ndarray:
+        """The values [n, ...] of these records, int64, as the model numbers them. If strict,
+        SchemaError for a number that is neither a class of its source nor MISSING."""
+        source = np.searchsorted(self.starts, record_ids, side="right") - 1
+        source = source.reshape(source.shape + (1,) * (values.ndim - source.ndim))
+        end = self.ends[source]
+        first = np.where(source, self.ends[source - 1], 0)
+        place = first + values.astype(np.int64) - self.own[first]
+        known = (place >= first) & (place < end)
+        outside = ~known & (values != MISSING)
+        if self.strict and outside.any():
+            value, first, end = (
+                each[outside][0] for each in np.broadcast_arrays(values, first, end)
+            )
             raise SchemaError(
-                f"{self.labels.key!r} is {outside[0]}, which is not one of its {count} classes, "
-                f"{first}..{first + count - 1}, or {MISSING} for none. Convert the data again, or "
-                "leave the record out."
+                f"{self.key!r} is {value}, which is not one of its {end - first} classes, "
+                f"{self.own[first]}..{self.own[end - 1]}, or {MISSING} for none. Convert the data "
+                "again, or leave the record out."
             )
         return np.where(known, self.numbers[np.where(known, place, 0)], MISSING)
 
     @property
     def changes(self) -> bool:
         """Whether any number differs."""
-        return not np.array_equal(self.numbers, self.labels.base + np.arange(len(self.numbers)))
+        return not np.array_equal(self.numbers, self.own)
 
     @property
     def hides(self) -> bool:
@@ -145,66 +186,50 @@ class Renumbering:
 
 def renumberings(
     model: Description,
-    data: Description,
-    name: str,
+    sources: Sequence[Source],
     keys: Collection[str],
     target: Mapping[str, int],
     *,
     strict: bool = True,
     same_classes: bool = False,
 ) -> dict[str, Renumbering]:
-    """How records of `data` get the numbers of the model: by feature, where they differ; of the
-    target always.
+    """How records of these sources get the numbers of the model: by feature, where they differ; of
+    the target always.
 
-    name: of the data, for messages. keys: the features that are read. target: the number of classes
-    by the one that the model predicts, if any; a class that the model lacks is refused, or missing
-    unless `strict`. same_classes: whether classes that have names on one side only have the same
-    numbers. Raises OptionError with the first difference that no renumbering can bridge."""
-    _check_text(model, data, name)
+    keys: the features that are read. target: the number of classes by the one that the model
+    predicts, if any; a class that the model lacks is refused, or missing unless `strict`.
+    same_classes: whether classes that have names on one side only have the same numbers. Raises
+    OptionError with the first difference that no renumbering can bridge."""
+    for source in sources:
+        _check_text(model, source)
     by_key = dict[str, Renumbering]()
     for key in sorted(keys):
-        expected = model.schema.features.get(key)
-        feature = data.schema.features.get(key)
-        if expected and feature:
-            kind, expected_kind = (
-                f"{each.dtype} {[*each.shape]}{f' in {each.unit}' * bool(each.unit)}"
-                for each in (feature, expected)
-            )
-            if kind != expected_kind:
-                raise OptionError(
-                    f"{name}: {key!r} is {kind}, and {expected_kind} in the data of the model. "
-                    f"{_REMEDY}"
-                )
         ours = model.names(key)
-        labels = data.names(key)
-        if ours is None or labels is None:
-            if ours is not labels and not same_classes:
+        named = [source.description.names(key) for source in sources]
+        if None in named and any(named):
+            raise OptionError(
+                f"{' + '.join(source.name for source in sources)}: only some of them name the "
+                f"classes of {key!r}. Convert them together, or read each on its own."
+            )
+        own, numbers = list[np.ndarray](), list[np.ndarray]()
+        for source, labels in zip(sources, named, strict=True):
+            _check_kind(key, model, source)
+            if ours is not None and labels is not None:
+                numbers.append(_numbers(ours, labels, source.name, target, strict))
+                own.append(labels.base + np.arange(len(numbers[-1])))
+            elif ours is not labels and not same_classes:
                 kinds = ("categories, and numbers", "numbers, and categories")
                 raise OptionError(
-                    f"{name}: {key!r} has {kinds[labels is None]} in the data of the model. "
+                    f"{source.name}: {key!r} has {kinds[labels is None]} in the data of the model. "
                     f"{_REMEDY} If the numbers of the classes agree, give --same-classes "
                     "(same_classes=True in the TrainerConfig)."
                 )
+        if not numbers:
             continue
-        numbers = _numbers(ours, labels, name, target.get(key, 0))
-        renumbering = Renumbering(labels, numbers, key in target, strict)
-        unknown = [
-            each for each, number in zip(labels.names, numbers, strict=False) if number == MISSING
-        ]
-        if renumbering.is_target and unknown and strict:
-            raise OptionError(
-                f"{name}: {key!r} has the class "
-                f"{unknown[0]!r}{f' and {len(unknown) - 1} more' * (len(unknown) > 1)}, which the "
-                f"model does not have. Its {ours.count} classes are {_some(ours)}. Leave these "
-                "records out in a conversion of their own, or use --mode predict."
-            )
-        if len(unknown) == labels.count and not renumbering.is_target:
-            log.warning(
-                "%s: the model has seen none of the categories of %r, so all of its values count "
-                "as missing",
-                name,
-                key,
-            )
+        starts = np.array([source.start for source in sources])
+        ends = np.cumsum([*map(len, own)])
+        tables = np.concatenate(own), np.concatenate(numbers)
+        renumbering = Renumbering(key, starts, ends, *tables, key in target, strict)
         if renumbering.is_target or renumbering.changes:
             by_key[key] = renumbering
     return by_key
@@ -213,31 +238,63 @@ def renumberings(
 _REMEDY = "Convert them like the training data."
 
 
-def _numbers(ours: Labels, labels: Labels, name: str, classes: int) -> np.ndarray:
-    if ours.names == labels.names:
-        return ours.base + np.arange(max(ours.count, classes))  # the last ones may have no name
+def _check_kind(key: str, model: Description, source: Source) -> None:
+    features = [each.schema.features.get(key) for each in (source.description, model)]
+    kind, expected = (
+        each and f"{each.dtype} {[*each.shape]}{f' in {each.unit}' * bool(each.unit)}"
+        for each in features
+    )
+    if kind and expected and kind != expected:
+        raise OptionError(
+            f"{source.name}: {key!r} is {kind}, and {expected} in the data of the model. {_REMEDY}"
+        )
+
+
+def _numbers(
+    ours: Labels, labels: Labels, name: str, target: Mapping[str, int], strict: bool
+) -> np.ndarray:
+    """The model's numbers of the classes of a source; see renumberings."""
+    key = ours.key
+    if ours.names == labels.names:  # the last ones of the target may have no name
+        return ours.base + np.arange(max(ours.count, target.get(key, 0)))
     if any(len(set(each.names)) < each.count for each in (ours, labels)):
         raise OptionError(
-            f"{name}: the classes of {ours.key!r} differ from the model's, and some have the same "
-            f"name. {_REMEDY}"
+            f"{name}: the classes of {key!r} differ from the model's, and some have the same name. "
+            f"{_REMEDY}"
         )
-    numbers = {each: number for number, each in enumerate(ours.names, ours.base)}
+    by_name = {each: number for number, each in enumerate(ours.names, ours.base)}
     # true and True are one class, as in a conversion
-    known = (numbers.get(each, class_number(numbers, each)) for each in labels.names)
-    return np.fromiter(known, np.int64)
+    numbers = np.array([class_number(by_name, each) for each in labels.names])
+    unknown = [labels.names[place] for place in np.flatnonzero(numbers == MISSING)]
+    if key in target and unknown and strict:
+        raise OptionError(
+            f"{name}: {key!r} has the class "
+            f"{unknown[0]!r}{f' and {len(unknown) - 1} more' * (len(unknown) > 1)}, which the "
+            f"model does not have. Its {ours.count} classes are {_some(ours)}. Leave these "
+            "records out in a conversion of their own, or use --mode predict."
+        )
+    if len(unknown) == labels.count and key not in target:
+        log.warning(
+            "%s: the model has seen none of the categories of %r, so all of its values count as "
+            "missing",
+            name,
+            key,
+        )
+    return numbers
 
 
-def _check_text(model: Description, data: Description, name: str) -> None:
-    if model.text is None or data.text is None:
+def _check_text(model: Description, source: Source) -> None:
+    if model.text is None or source.description.text is None:
         return
     ours = model.text.tokenizer.settings()
-    settings = data.text.tokenizer.settings()
+    settings = source.description.text.tokenizer.settings()
     for setting in {**ours, **settings}:
         if ours.get(setting) != settings.get(setting):
             value, of_model = (repr(each.get(setting))[:_SHOWN] for each in (settings, ours))
             raise OptionError(
-                f"{name}: its tokenizer has {setting} {value}, and that of the model {of_model}, "
-                "so its tokens mean something else. Convert the texts with the model's tokenizer."
+                f"{source.name}: its tokenizer has {setting} {value}, and that of the model "
+                f"{of_model}, so its tokens mean something else. Convert the texts with the "
+                "model's tokenizer."
             )
 
 

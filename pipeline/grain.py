@@ -46,9 +46,8 @@ def source(
     Raises: as open_dataset; OptionError for random ops, and for files that can only be read from
     their front; OptionError or SchemaError for options that do not suit the data."""
     records = open_dataset(data, split)
-    records.info.check_numbers()
     check_sizes(records.num_records, 1)
-    decoder = Decoder(records.layout, 1, ops=ops, keys=keys)
+    decoder = Decoder(records.layout, 1, ops=ops, keys=keys).renumbered(records.info.renumberings)
     opened = GrainSource(records, decoder, ops)
     with contextlib.suppress(CorruptRecordError, SchemaError):  # of a record that may not be used
         opened[0]
@@ -88,7 +87,8 @@ class GrainSource:
         (payload,) = self._records.take([index])
         number = index.__index__() % len(self)
         try:
-            features = self._decoder.decode_one(self._parse(payload), self._rngs)
+            record = self._records.info.in_common(self._parse(payload), number)
+            features = self._decoder.decode_one(record, self._rngs)
         except SchemaError as e:
             raise SchemaError(f"{self._records.where(number)}: {e}") from e
         crc = np.uint32(crc32c(payload))

@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, cast, runtime_checkable
 import jax
 import numpy as np
 
-from pipeline.description import Description, renumberings
+from pipeline.description import Description, Source, renumberings
 from pipeline.errors import EmptySplitError, FingerprintError, InputError, OptionError
 from pipeline.hosts import Hosts
 from pipeline.inputs.input_info import InputInfo
@@ -249,8 +249,8 @@ def described_as(
     # Ask the class: a wrapper that forwards attributes may change the batches.
     if hasattr(type(source), "described_as"):
         return cast(Any, source).described_as(model, target, **options)
-    name = source.info.name or "the input"
-    renumbered = renumberings(model, own, name, own.schema.features, target, **options)
+    sources = [Source(0, source.info.name or "the input", own)]
+    renumbered = renumberings(model, sources, own.schema.features, target, **options)
     for key, renumbering in renumbered.items():
         if renumbering.changes:
             raise InputError(

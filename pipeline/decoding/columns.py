@@ -38,16 +38,18 @@ Columns = dict[str, Column]
 
 
 def renumbered(
-    columns: Mapping[str, Column], by: Mapping[str, Renumbering]
+    columns: Mapping[str, Column], by: Mapping[str, Renumbering], record_ids: np.ndarray
 ) -> tuple[Columns, np.ndarray | None]:
-    """The columns in `by`, renumbered; and the number of values of each record that became missing,
+    """The columns of these records in `by`, renumbered; and how many values of each became missing,
     int32 [n], or None if none can. Raises SchemaError for a number that is not a class."""
     numbers = Columns()
     hidden = None
     for key, renumber in by.items():
         column: Any = columns[key]
-        values = column.values if isinstance(column, Ragged) else column
-        renumbered_values = renumber(values)
+        values, owners = column, record_ids
+        if isinstance(column, Ragged):
+            values, owners = column.values, np.repeat(record_ids, column.lengths)
+        renumbered_values = renumber(values, owners)
         gone = (renumbered_values == MISSING) & (values != MISSING)
         if isinstance(column, Ragged):
             numbers[key] = Ragged(renumbered_values, column.lengths)

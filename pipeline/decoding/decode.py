@@ -132,8 +132,9 @@ class Decoder:
         payloads: of the real rows in order. seeds: int32 [n, ops, 2]. index: int32 [rows], -1 for
         padding rows, which contain only pad values and do not pass through ops. until: see
         RowDecoder.decode, which also says what this raises."""
-        rows = self._decoder.decode(payloads, seeds, until)
-        return self._nest(rows if len(payloads) == len(index) else self._padded(rows, index >= 0))
+        real = index >= 0
+        rows = self._decoder.decode(payloads, seeds, index[real], until)
+        return self._nest(rows if real.all() else self._padded(rows, real))
 
     def decode_one(self, record: Features, rngs: Sequence[Rng]) -> dict[str, Any]:
         """The features of one record, without a dimension of rows. record: its features `stored`.

@@ -71,12 +71,16 @@ class RowDecoder:
         self.threads = RowThreads()
 
     def decode(
-        self, payloads: Sequence[bytes], seeds: np.ndarray, until: float = math.inf
+        self,
+        payloads: Sequence[bytes],
+        seeds: np.ndarray,
+        record_ids: np.ndarray,
+        until: float = math.inf,
     ) -> Features:
         """The features of these records. seeds: int32 [n, ops, 2]. Raises SchemaError, which does
         not name a record; TooSlow if the ops are not done `until` that time.monotonic()."""
         parsed = self._parse(payloads)
-        numbers, hidden = renumbered(parsed, self.renumbered)
+        numbers, hidden = renumbered(parsed, self.renumbered, record_ids)
         columns = pad_rows({**parsed, **numbers}, self.pad_to)
         features: Features = dict(columns)
         if self.steps:

@@ -75,7 +75,7 @@ class DatasetInput:
         self._order = order
         self._ordered = ordered
         self._rows = rows
-        self._decoder = decoder
+        self._decoder = decoder = decoder.renumbered(records.info.renumberings)
         self._quarantine = quarantine
         self._workers = workers
         self._stall_seconds = checked_stall_seconds(stall_seconds)
@@ -303,8 +303,7 @@ class DatasetInput:
         assert self.info.description is not None
         by = renumberings(
             model,
-            self.info.description,
-            self._records.info.name,
+            self._records.info.sources,
             self._decoder.stored,
             target,
             strict=strict,

@@ -82,7 +82,7 @@ def show_records(
     for number, record in zip(ids.tolist(), fetch(records, ids), strict=True):
         where = records.where(number)
         try:
-            values = parser(intact(record)[0])
+            values = records.info.in_common(parser(intact(record)[0]), number)
         except SchemaError as e:
             shown.append(ShownRecord(number, where, problem=f"{where}: {e}"))
         except InfeedError as e:

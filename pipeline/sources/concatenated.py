@@ -5,13 +5,13 @@ open_dataset concatenates what it is given. All reading goes through the sources
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 
-from pipeline.description import Description, renumberings
-from pipeline.errors import EmptySplitError, OptionError, SchemaError
+from pipeline.description import joined_labels
+from pipeline.errors import EmptySplitError, SchemaError
 from pipeline.shards.naming import hex_digest
 from pipeline.shards.schema import Schema
 from pipeline.sources.merged_schemas import merged_feature
@@ -58,7 +58,8 @@ class Concatenated:
     """Parts of sources, concatenated in order: see Records. shifts: from a record's number here to
     that in its source, by part.
 
-    Of the features, only those that all parts share are kept. SchemaError if there is none."""
+    Of the features, only those that all parts share are kept. SchemaError if there is none. Classes
+    have the numbers of the first part; those that it lacks follow."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         if not parts:
@@ -72,7 +73,6 @@ class Concatenated:
             for part, start in zip(parts, self._starts.tolist(), strict=False)
         ]
         sources = [part.info for part in parts]
-        labels = sources[0].labels
         lines = "".join(
             f"{part.info.fingerprint} {part.which.start} {part.which.stop}\n" for part in parts
         )
@@ -91,7 +91,7 @@ class Concatenated:
                 part.info.num_bytes * len(part.which) // part.info.num_records for part in parts
             ),
             layout=_common(sources),
-            labels=labels if all(source.labels == labels for source in sources) else None,
+            labels=reduce(joined_labels, [source.labels for source in sources]),
             crcs=_column([(part.info.crcs, part.which) for part in parts]),
             lengths=_column([(part.info.lengths, part.which) for part in parts]),
             source_starts=self._starts,
@@ -99,8 +99,12 @@ class Concatenated:
             whole_files=min(whole_files, default=None),
             verify_command=" and ".join(filter(None, commands)) or None,
             totals=totals,
-            describe=partial(_described, sources),
             find_crc_sum=partial(_crc_sum, self.parts),
+            parts=[
+                (min(max(start, part.which.start), part.which.stop) - shift, source)
+                for part, shift in zip(self.parts, self.shifts, strict=True)
+                for start, source in part.info.parts or [(0, part.info)]
+            ],
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -248,31 +252,6 @@ def _common(sources: Sequence[RecordsInfo]) -> Layout:
                 f"{first.layout} and {other.layout}. Concatenate datasets that share a feature."
             )
     return layout
-
-
-def _described(sources: Sequence[RecordsInfo]) -> Description | None:
-    """The description of the first source, with the features that all share; None unless all have
-    one.
-
-    Raises OptionError if a class or category has another number in another source."""
-    first, *others = sources
-    if first.description is None or not isinstance(layout := _common(sources), Schema):
-        return None
-    for other in others:
-        if other.description is None:
-            return None
-        one, two = first.description, other.description
-        renumbered = renumberings(one, two, other.name, layout.features, {}, same_classes=True)
-        unnamed = [
-            key for key in layout.features if (one.names(key) is None) != (two.names(key) is None)
-        ]
-        if different := [*renumbered, *unnamed]:
-            raise OptionError(
-                f"{other.name} and {first.name} number the classes of {different[0]!r} "
-                "differently, or only one of them names them. Convert them together, or with the "
-                "same classes (an empty folder is a class, too), or read each on its own."
-            )
-    return replace(first.description, schema=layout)
 
 
 def _shared(one: Schema, other: Schema) -> Schema | None:

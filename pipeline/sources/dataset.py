@@ -110,8 +110,8 @@ class Dataset:
         """The records as a sequence of dicts with these features. None: with all that the records
         have.
 
-        Raises OptionError for an unknown key, and for several datasets that number classes
-        differently."""
+        Raises OptionError for an unknown key, and for several datasets of which only some name
+        their classes."""
         return Examples(self, keys)
 
     def read(self, groups: Groups, ahead_bytes: int = 0) -> Reading:
@@ -169,7 +169,7 @@ class Examples:
     SchemaError naming a record that does not match the layout."""
 
     def __init__(self, dataset: Dataset, keys: Iterable[str] | None = None) -> None:
-        dataset.info.check_numbers()
+        _ = dataset.info.renumberings  # raises its errors before any record is read
         self.dataset = dataset
         self._parser = RecordParser(dataset.layout, keys)
 
@@ -205,7 +205,9 @@ class Examples:
 
     def _parsed(self, number: SupportsIndex, payload: bytes) -> dict[str, Any]:
         try:
-            return self._parser(payload)
+            return self.dataset.info.in_common(
+                self._parser(payload), operator.index(number) % len(self)
+            )
         except SchemaError as e:
             where = self.dataset.where(operator.index(number) % len(self))
             raise SchemaError(f"{where}: {e}") from e

@@ -4,13 +4,13 @@ A DatasetInput reads through it; concatenated, sliced and cached records impleme
 only."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial, reduce
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from pipeline.description import Description
+from pipeline.description import Description, Renumbering, Source, joined, renumberings
 from pipeline.errors import CorruptRecordError
 from pipeline.shards.schema import Labels, Schema
 from pipeline.spec import Layout
@@ -121,10 +121,12 @@ class RecordsInfo:
     verify_command: the command, with all its arguments, that lists damaged records; None if there
         is none.
     totals: sums over all records that the manifest states, such as num_bytes of packed text.
-    describe: finds the description, when it is needed; None: the features and class names are all
-        there is.
+    describe: finds the description, when it is needed; None: the features and class names, or what
+        the `parts` have, are all there is.
     find_copies: finds how many of the records are also in each other split, see copies.
-    find_crc_sum: finds crc_sum without adding up all crcs."""
+    find_crc_sum: finds crc_sum without adding up all crcs.
+    parts: what is known of each source of concatenated records, with its first record; none of them
+        has parts."""
 
     name: str
     fingerprint: str
@@ -142,6 +144,7 @@ class RecordsInfo:
     describe: Callable[[], Description | None] | None = None
     find_copies: Callable[[], Mapping[str, int] | None] | None = None
     find_crc_sum: Callable[[], int] | None = None
+    parts: Sequence[tuple[int, "RecordsInfo"]] = ()
 
     def __post_init__(self) -> None:
         if self.source_starts is None:
@@ -155,11 +158,31 @@ class RecordsInfo:
         find = self.find_crc_sum or partial(sum_of_crcs, self.crcs, range(self.num_records))
         return find()
 
-    def check_numbers(self) -> None:
-        """Raises OptionError if several sources number classes or categories differently: their
-        numbers mean nothing together."""
-        if len(self.source_starts) > 2:
-            _ = self.description
+    @cached_property
+    def sources(self) -> Sequence[Source]:
+        """The sources with their descriptions; none unless all have one. Raises as description."""
+        if not self.parts:
+            return [Source(0, self.name, self.description)] if self.description else ()
+        sources = [
+            source._replace(start=start) for start, part in self.parts for source in part.sources
+        ]
+        return sources if len(sources) == len(self.parts) else ()
+
+    @cached_property
+    def renumberings(self) -> Mapping[str, Renumbering]:
+        """From the numbers of classes in the records of several sources to those of the
+        description, by feature, where they differ. OptionError if only some have names."""
+        if len(self.parts) < 2 or self.description is None:
+            return {}
+        features = self.description.schema.features
+        return renumberings(self.description, self.sources, features, {}, same_classes=True)
+
+    def in_common(self, record: Mapping[str, Any], number: int) -> dict[str, Any]:
+        """The features of a record with the numbers of the description."""
+        by = self.renumberings
+        return {
+            key: by[key](value, number)[()] if key in by else value for key, value in record.items()
+        }
 
     @cached_property
     def copies(self) -> Mapping[str, int] | None:
@@ -176,6 +199,9 @@ class RecordsInfo:
         each other."""
         if self.describe is not None:
             return self.describe()
+        if self.parts:
+            described = [source.description for source in self.sources]
+            return replace(reduce(joined, described), schema=self.layout) if described else None
         if isinstance(self.layout, Schema) and not self.layout.opaque:
             return Description(self.layout, self.labels)
         return None

@@ -2,6 +2,7 @@
 
 import pickle
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,15 +12,21 @@ from sweep import examples
 
 from pipeline.datasets import eval_dataset, mixture, open_dataset, train_dataset
 from pipeline.decoding.columns import Ragged, renumbered
-from pipeline.description import Description, renumberings
+from pipeline.description import Description, Source, renumberings
 from pipeline.errors import OptionError, SchemaError
 from pipeline.grain import source
 from pipeline.raw.cells import MISSING
 from pipeline.shards.schema import ColumnStatistics, Feature, Labels, Schema
+from pipeline.sources.dataset import Examples
 from pipeline.sources.in_memory import ExampleRecords
 
 SCHEMA = Schema("rows", {"kind": Feature("int64"), "tags": Feature("int64", (None,))})
 NAMES = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=8, unique=True).map(tuple)
+
+
+def mapped(model, other, keys, target=(), **options):
+    sources = [Source(0, "rows", other)]
+    return renumberings(model, sources, keys, dict(target), **options)
 
 
 def described(kinds, tags=("x",), base=0):
@@ -38,10 +45,10 @@ def test_a_name_has_the_models_number_and_one_that_it_lacks_is_missing_and_count
         st.lists(st.lists(st.sampled_from([*theirs, None]), max_size=4), min_size=1, max_size=6)
     )
     model, other = described(("k",), ours), described(("k",), theirs)
-    by = renumberings(model, other, "rows", ["tags"], {})
+    by = mapped(model, other, ["tags"], {})
     values = [MISSING if name is None else theirs.index(name) for row in rows for name in row]
     column = Ragged(np.array(values, np.int64), np.array([*map(len, rows)]))
-    numbers, hidden = renumbered({"tags": column}, by)
+    numbers, hidden = renumbered({"tags": column}, by, np.arange(len(rows)))
     expected = [ours.index(name) if name in ours else MISSING for row in rows for name in row]
     assert (numbers.get("tags") or column).values.tolist() == expected
     lost = [sum(name is not None and name not in ours for name in row) for row in rows]
@@ -50,9 +57,9 @@ def test_a_name_has_the_models_number_and_one_that_it_lacks_is_missing_and_count
     model, other = described(ours, base=bases[0]), described(theirs, base=bases[1])
     if unknown := [name for name in theirs if name not in ours]:
         with pytest.raises(OptionError, match=f"'kind' has the class '{unknown[0]}'"):
-            renumberings(model, other, "rows", ["kind"], {"kind": 0})
-    by = renumberings(model, other, "rows", ["kind"], {"kind": 0}, strict=False)
-    found = by["kind"](np.arange(len(theirs)) + bases[1])
+            mapped(model, other, ["kind"], {"kind": 0})
+    by = mapped(model, other, ["kind"], {"kind": 0}, strict=False)
+    found = by["kind"](np.arange(len(theirs)) + bases[1], 0)
     assert found.tolist() == [
         ours.index(name) + bases[0] if name in ours else MISSING for name in theirs
     ]
@@ -60,9 +67,9 @@ def test_a_name_has_the_models_number_and_one_that_it_lacks_is_missing_and_count
 
 def test_categories_of_which_the_model_has_seen_none_are_told(caplog):
     model = described(("k",), ("a", "b"))
-    renumberings(model, described(("k",), ("b", "c")), "rows", ["tags"], {})
+    mapped(model, described(("k",), ("b", "c")), ["tags"], {})
     assert not caplog.records
-    renumberings(model, described(("k",), ("c", "d")), "rows", ["tags"], {})
+    mapped(model, described(("k",), ("c", "d")), ["tags"], {})
     assert caplog.messages == [
         "rows: the model has seen none of the categories of 'tags', so all of its values count as missing"
     ]
@@ -71,59 +78,124 @@ def test_categories_of_which_the_model_has_seen_none_are_told(caplog):
 def test_spellings_of_true_are_one_class_of_data_that_were_converted_apart():
     model = described(("False", "True"))
     for names in (("true", "false"), ("1", "0"), ("TRUE", "False")):
-        by = renumberings(model, described(names), "rows", ["kind"], {"kind": 2})
-        assert by["kind"](np.array([0, 1, MISSING])).tolist() == [1, 0, MISSING]
+        by = mapped(model, described(names), ["kind"], {"kind": 2})
+        assert by["kind"](np.array([0, 1, MISSING]), 0).tolist() == [1, 0, MISSING]
 
 
 def test_equal_data_need_no_renumbering_but_their_target_is_checked():
     same = described(("cat", "dog"), base=1)
-    assert renumberings(same, same, "rows", ["kind", "tags"], {}) == {}
-    by = renumberings(same, same, "rows", ["kind", "tags"], {"kind": 2})
-    assert by["kind"](np.array([1, 2, MISSING])).tolist() == [1, 2, MISSING]
+    assert mapped(same, same, ["kind", "tags"], {}) == {}
+    by = mapped(same, same, ["kind", "tags"], {"kind": 2})
+    assert by["kind"](np.array([1, 2, MISSING]), 0).tolist() == [1, 2, MISSING]
     for stray in (0, 3, -2):
         with pytest.raises(
             SchemaError,
             match=rf"'kind' is {stray}, which is not one of its 2 classes, 1\.\.2, or -1",
         ):
-            by["kind"](np.array([1, stray]))
+            by["kind"](np.array([1, stray]), 0)
     # the task has classes without a name
-    more = renumberings(same, same, "rows", ["kind"], {"kind": 9})
-    assert more["kind"](np.array([9])).tolist() == [9]
+    more = mapped(same, same, ["kind"], {"kind": 9})
+    assert more["kind"](np.array([9]), 0).tolist() == [9]
 
 
 def test_names_that_are_not_unique_cannot_be_mapped():
     cranes = described(("crane", "crane", "dog"))
-    assert renumberings(cranes, cranes, "rows", ["kind"], {}) == {}
+    assert mapped(cranes, cranes, ["kind"], {}) == {}
     with pytest.raises(
         OptionError, match="rows: the classes of 'kind' differ from the model's, and some have"
     ):
-        renumberings(cranes, described(("dog", "crane")), "rows", ["kind"], {})
+        mapped(cranes, described(("dog", "crane")), ["kind"], {})
 
 
-def rows(kinds, numbers=(0, 1)):
-    labels = kinds and Labels("kind", 0, kinds)
+def rows(kinds, numbers=(0, 1), base=0):
+    labels = kinds and Labels("kind", base, kinds)
     return ExampleRecords(
-        "rows", SCHEMA, [{"kind": number, "tags": []} for number in numbers], labels
+        "rows",
+        SCHEMA,
+        [{"kind": number + base, "tags": [*range(number)]} for number in numbers],
+        labels,
     )
 
 
-def test_data_that_are_read_together_number_their_classes_alike():
-    ours, theirs = rows(("cat", "dog")), rows(("dog", "cat"))
-    told = "rows and rows number the classes of 'kind' differently, or only one of them names them"
-    for others in ([ours, theirs], [ours, rows(None)], [rows(None), ours]):
-        with pytest.raises(OptionError, match=told):
-            eval_dataset(others, global_batch=2, keys=["kind"])
-    with pytest.raises(OptionError, match=told):
-        train_dataset(mixture([ours, theirs], [1, 1]), global_batch=2, keys=["kind"])
-    assert (
-        eval_dataset([ours, ours], global_batch=2, keys=["kind"]).info.description.labels
-        == ours.info.labels
+@given(
+    names=st.lists(NAMES, min_size=3, max_size=3),
+    bases=st.lists(st.integers(0, 3), min_size=3, max_size=3),
+    cut=st.integers(1, 5),
+)
+@settings(max_examples=examples(20))
+def test_classes_of_data_that_are_read_together_keep_the_numbers_of_the_first(names, bases, cut):
+    numbers = [[*range(len(each)), MISSING - base] for each, base in zip(names, bases, strict=True)]
+    first, second, third = map(rows, names, numbers, bases)
+    texts = [name for each in names for name in (*each, None)]
+    union = [*dict.fromkeys(name for name in texts if name)]
+    expected = [MISSING if name is None else union.index(name) + bases[0] for name in texts]
+    apart = open_dataset([first, open_dataset([second, third])])
+    ends = len(names[0]) + 1
+    for opened, which in (
+        (open_dataset([first, second, third]), slice(None)),
+        (apart, slice(None)),
+        (apart[cut:], slice(cut, None)),
+        (pickle.loads(pickle.dumps(apart))[ends:], slice(ends, None)),
+    ):
+        assert opened.labels == Labels("kind", bases[0], tuple(union))
+        due = expected[which]
+        assert [each["kind"] for each in opened.examples(["kind"])] == due
+        grain = source(opened, keys=["kind"])
+        assert [each["kind"] for each in map(grain.__getitem__, range(len(due)))] == due
+        assert grain.take(range(len(due)))["kind"].tolist() == due
+        data = eval_dataset(opened, global_batch=len(due) + 1, keys=["kind"])
+        (batch,) = data.batches()
+        assert batch["kind"][:-1].tolist() == due
+        assert data.info.description.labels == opened.labels
+    (batch,) = eval_dataset([third], global_batch=9, keys=["kind"]).described_as(
+        data.info.description, {"kind": 0}, strict=True
     )
-    both = open_dataset([ours, theirs])
-    assert both.labels is None  # to look at, they can be opened
-    for read in (lambda: both.examples(["kind"]), lambda: source([ours, theirs])):
-        with pytest.raises(OptionError, match=told):
+    assert batch["kind"][: len(names[2]) + 1].tolist() == expected[-len(names[2]) - 1 :]
+    drawn = train_dataset(mixture([apart, third], [1, 1]), global_batch=8, keys=["kind"])
+    batch = next(drawn.batches())
+    due = np.array(expected + expected[-len(names[2]) - 1 :])
+    assert batch["kind"].tolist() == due[batch["_index"]].tolist()
+
+
+def test_a_number_that_is_no_class_of_its_dataset_is_none_of_another():
+    both = [rows(("cat", "dog"), (0, 2)), rows(("cow",), (0,))]
+    told = "'kind' is 2, which is not one of its 2 classes, 0..1, or -1 for none"
+    data = eval_dataset(both, global_batch=4, keys=["kind"])
+    for read in (lambda: next(data.batches()), lambda: open_dataset(both).examples()[1]):
+        with pytest.raises(SchemaError, match=told):
             read()
+
+
+def test_data_that_are_read_together_all_name_their_classes_or_none_does():
+    ours = rows(("cat", "dog"))
+    told = "rows \\+ rows: only some of them name the classes of 'kind'. Convert them together"
+    for others in ([ours, rows(None)], [rows(None), ours]):
+        both = open_dataset(others)
+        assert both.labels is None  # to look at, they can be opened
+        for read in (partial(eval_dataset, global_batch=2), source, Examples):
+            with pytest.raises(OptionError, match=told):
+                read(both)
+    with pytest.raises(OptionError, match=told):
+        train_dataset(mixture([ours, rows(None)], [1, 1]), global_batch=2, keys=["kind"])
+    assert eval_dataset([ours, ours], global_batch=2).info.description.labels == ours.info.labels
+
+
+def test_categories_of_several_tables_are_joined_with_their_counts():
+    schema = replace(SCHEMA, features={"tags": SCHEMA.features["tags"]})
+
+    def table(tags, count):
+        columns = {"tags": ColumnStatistics(4, 0, categories=dict.fromkeys(tags, count))}
+        records = ExampleRecords("table", schema, [{"tags": [1, 0, MISSING]}, {"tags": []}], None)
+        info = replace(records.info, describe=lambda: Description(schema, None, columns))
+        records.info = info
+        return records
+
+    data = eval_dataset(
+        [table("ab", 3), table("cb", 2)], global_batch=4, pad_to={"tags": 3}, keys=["tags"]
+    )
+    (batch,) = data.batches()
+    assert batch["tags"].tolist() == [[1, 0, -1], [0, 0, 0], [1, 2, -1], [0, 0, 0]]
+    assert data.info.description.columns["tags"].categories == {"a": 3, "b": 5, "c": 2}
 
 
 def test_a_warm_start_takes_the_targets_kind_from_the_data():

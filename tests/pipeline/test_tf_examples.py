@@ -308,5 +308,7 @@ def test_datasets_that_number_their_classes_differently_are_refused():
         ExampleRecords("rows", schema, [{"kind": 0}, {"kind": 1}], Labels("kind", 0, names))
         for names in (("cat", "dog"), ("dog", "cat"))
     ]
-    with pytest.raises(OptionError, match="number the classes of 'kind' differently"):
+    with pytest.raises(OptionError, match="number the classes of 'kind' differently, and Tensor"):
         tf_data.examples(both)
+    with pytest.raises(OptionError, match="not made of indexed TFRecord files"):
+        tf_data.examples(both, keys=())

@@ -195,7 +195,7 @@ def test_the_arrays_of_records_are_made_from_their_stored_features():
     both = serving(["image", "twice"])
     payloads = both.payloads([5, 0, 129])
     stored = both.stored_features(payloads)
-    arrays = both.rows.decode(payloads, np.zeros((3, both.rows.num_ops, 2), np.int32))
+    arrays = both.rows.decode(payloads, np.zeros((3, both.rows.num_ops, 2), np.int32), np.arange(3))
     assert arrays["twice"].tolist() == [2, 0, 2] == (2 * stored[LABEL]).tolist()
     for png, image in zip(stored["image/encoded"], arrays["image"], strict=True):
         np.testing.assert_array_equal(image, Image.open(io.BytesIO(png)))

@@ -282,6 +282,34 @@ def test_an_export_is_not_verified_with_records_that_number_categories_different
     assert not list(tmp_path.iterdir())
 
 
+def test_tables_that_number_classes_differently_train_like_tables_that_do_not(tmp_path):
+    kind = recipe_class("tabular")
+    first, second = table_rows(count=40), table_rows(("Zug", "Oslo"), ("mid", "top"), 40)
+    cities, kinds = (*CITIES, "Zug"), (*KINDS, "top")
+    alike = [table(rows, cities, kinds) for rows in (first, second)]
+    apart = [table(first), table(second, ("Zug", "Oslo"), ("top", "mid"))]
+    results = []
+    for number, records in enumerate((alike, apart)):
+        defaults = kind.__dataclass_fields__["trainer"].default
+        sizes = {"global_batch_size": 16, "eval_batch_size": 48, "max_steps": 7}
+        config = replace(defaults, workdir=str(tmp_path / str(number)), **sizes)
+        recipe = kind(data_dir="nowhere", target="kind", widths=(8,), trainer=config)
+        training = reading(recipe, "train", records)
+        state = Trainer(training.task(), config).train(training.train_input).state
+        page = kept(config.workdir)
+        assert [*page.columns["city"].categories] == [*cities]
+        assert [*page.columns["kind"].categories] == [*kinds]
+        numbers = [
+            (each["city"].item(), each["kind"].item()) for each in training.train_records.examples()
+        ]
+        leaves = [
+            np.asarray(leaf).tolist() for leaf in named_leaves(state.variables.params).values()
+        ]
+        results.append((numbers, leaves, evaluated(recipe, records).metrics))
+        assert evaluated(recipe, apart[1]).metrics == evaluated(recipe, alike[1]).metrics
+    assert results[0] == results[1]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CLASSIFIERS if SWEEP else ["images", "tabular"])
 def test_a_label_that_is_no_class_names_its_record_in_training_and_evaluation(

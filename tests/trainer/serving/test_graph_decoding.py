@@ -115,7 +115,9 @@ ROWS = {
 @pytest.mark.parametrize("name", ROWS)
 def test_the_graph_makes_the_arrays_of_the_row_decoder(name):
     rows, payloads = ROWS[name]
-    expected = rows.decode(payloads, np.zeros((len(payloads), rows.num_ops, 2), np.int32))
+    expected = rows.decode(
+        payloads, np.zeros((len(payloads), rows.num_ops, 2), np.int32), np.arange(len(payloads))
+    )
     found = graph(decode_payloads, rows, tf.constant(payloads))
     assert list(found) == list(expected)
     for key, value in expected.items():
