@@ -33,6 +33,7 @@ __all__ = [
     "Export",
     "Exporter",
     "LoopEnd",
+    "TrainBegin",
     "WandbCallback",
     "When",
 ]
@@ -45,6 +46,18 @@ evaluated, as Trainer.export does, with its other options. Every host has to cal
 metric: only if this metric of the evaluation is better than in the newest export in `path`, or if
 that has no such metric; otherwise it returns None. better: "max" or "min", for a metric that does
 not state it; alone, of the loss."""
+
+
+@dataclass(frozen=True)
+class TrainBegin:
+    """A training is about to begin, or to resume.
+
+    step: number of finished steps. evaluated: of the evaluations during this training, by name, the
+    metrics at each step so far; empty on other hosts than 0. stop: see Callback."""
+
+    step: int
+    evaluated: Mapping[str | None, Mapping[int, Mapping[str, float]]]
+    stop: Stop
 
 
 @dataclass(frozen=True)
@@ -116,6 +129,9 @@ class Callback:
         """Called when the Trainer is made, with the task's metrics. Raise OptionError for what
         could not work."""
 
+    def on_train_begin(self, begin: TrainBegin) -> None:
+        """Called before the first dispatch of a training, also of one that resumes."""
+
     def on_loop_end(self, end: LoopEnd) -> None:
         """Called after every dispatch of training."""
 
@@ -185,10 +201,11 @@ class Exporter(Callback):
 
 class EarlyStopping(Callback):
     """Ends a training once `patience` evaluations in a row have brought no better value of a
-    metric.
+    metric. The model stays that of the last step; TrainerConfig.keep_best keeps the best one, too.
 
     metric, better: as in Exporter. patience: a number of evaluations; those before a restart
-    count. name: of the evaluations; default: those without a name. NaN is never better."""
+    count, so that a repeated call trains no further. name: of the evaluations; default: those
+    without a name. NaN is never better."""
 
     def __init__(
         self, metric: str, patience: int, *, better: Better | None = None, name: str | None = None
@@ -200,12 +217,17 @@ class EarlyStopping(Callback):
         self._better: Better | None = better
         self._name = name
 
+    def on_train_begin(self, begin: TrainBegin) -> None:
+        """Ends the training, if it was time before a restart."""
+        self._end(begin.step, begin.evaluated.get(self._name, {}), begin.stop)
+
     def on_evaluation_end(self, end: EvaluationEnd) -> None:
         """Ends the training, if it is time."""
-        if end.name != self._name or not end.reports.writes:
-            return
-        step = end.result.step
-        scalars = end.reports.earlier(step) | {step: end.result.metrics}
+        if end.name == self._name and end.reports.writes:
+            step = end.result.step
+            self._end(step, end.reports.earlier(step) | {step: end.result.metrics}, end.stop)
+
+    def _end(self, step: int, scalars: Mapping[int, Mapping[str, float]], stop: Stop) -> None:
         measured = {
             step: float(np.float32(values[self._metric]))  # as precise as those in the file
             for step, values in scalars.items()
@@ -218,9 +240,7 @@ class EarlyStopping(Callback):
         if worse >= self._patience:
             since = f"{measured[best]:.6g} at step {best}" if ranked else "any finite value"
             evaluations = counted(worse, "evaluation")
-            end.stop(
-                f"{self._metric} was not better than {since} in {evaluations} up to step {step}"
-            )
+            stop(f"{self._metric} was not better than {since} in {evaluations} up to step {step}")
 
     def check(self, metrics: Metrics) -> None:
         """Raises OptionError unless it is known which values of its metric are the best."""

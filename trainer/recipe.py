@@ -81,7 +81,8 @@ class Recipe(ABC):
     """Evaluate every so many steps of the training, too, not only at its end."""
     patience: int | None = None
     """With --eval-every-steps: end the training once this many evaluations in a row have brought
-    no better value of --keep-best, by default of the loss."""
+    no better value of --keep-best, which is then the loss by default. What follows uses the last
+    model; the log names the checkpoint of the best one."""
     check_padding: bool = False
     """Evaluate with three kinds of padding after the last record; an error unless the metrics are
     bit-identical."""
@@ -102,6 +103,8 @@ class Recipe(ABC):
                 f"patience={self.patience} counts evaluations during the training. Give "
                 "eval_every_steps, too."
             )
+        if self.patience and not self.trainer.keep_best:
+            object.__setattr__(self, "trainer", replace(self.trainer, keep_best="loss"))
         if not isinstance(self.trainer.workdir, str):
             raise OptionError(
                 "workdir is not given. Give trainer=settings(workdir=...), or --workdir to the "

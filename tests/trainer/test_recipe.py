@@ -95,3 +95,10 @@ def checked(kind, **fields):
 def test_a_mistake_in_a_recipe_made_in_python_is_one_error(call, text):
     with pytest.raises(OptionError, match=text):
         call()
+
+
+@pytest.mark.parametrize("metric", [None, "accuracy"])
+def test_a_training_that_may_end_early_keeps_its_best_checkpoint(metric):
+    options = settings(workdir="w", keep_best=metric)
+    recipe = Counted(tiny=True, trainer=options, patience=2, eval_every_steps=4)
+    assert recipe.trainer.keep_best == (metric or "loss")

@@ -12,7 +12,7 @@ import jax
 from pipeline.logs import logger
 from pipeline.sizes import counted
 from pipeline.storage.storage import join
-from trainer.callbacks import CheckpointComplete, CheckpointEnd, LoopEnd
+from trainer.callbacks import CheckpointComplete, CheckpointEnd, LoopEnd, TrainBegin
 from trainer.checkpointing.manager import Saved
 from trainer.hosts.exits import ending
 from trainer.loop.compiled import Compiled
@@ -26,8 +26,10 @@ from trainer.loop.recorder import Recorder
 from trainer.loop.schedule import Schedule
 from trainer.loop.session import Begun, Session
 from trainer.loop.train_monitor import TrainMonitor
+from trainer.reports.metrics_lines import scalars_by_step
 from trainer.reports.progress import StepSize
 from trainer.reports.segments import read_history
+from trainer.reports.workdir import eval_directory
 from trainer.results import Goodput, TrainResult
 from trainer.step.steps import train_step
 from trainer.task import Step, TrainState
@@ -107,6 +109,11 @@ def train_steps(
         )
         if jax.process_index() == 0:
             session.checkpoints.on_complete = training.completed
+        evaluated = {
+            name: scalars_by_step(join(config.workdir, eval_directory(name)), start + 1)
+            for name in (evaluations.opened if evaluations and job.writes else ())
+        }
+        session.call_back("on_train_begin", TrainBegin(start, evaluated, schedule.stop))
         dispatches = Dispatches(
             *(begun.state, start, feeder, program, training.record), session.activity
         )
@@ -251,6 +258,13 @@ class Training:
             log.warning("%s: training ends at step %d of %s, %s", stopped.stop, step, end, how)
         elif self.end is None:
             log.info("the input ended at step %d", step)
+        best = self.session.checkpoints.best() if self.session.job.writes else None
+        if best not in (None, step):
+            log.info(
+                "the best checkpoint by %s is that of step %d, for --restore-step or load(step=)",
+                self.session.job.config.keep_best,
+                best,
+            )
         if stopped.preempted:
             raise ending(f"{stopped.stop}; {resume}", stopped.interrupted, together=True)
         speed = monitor.speed(step - start) if step > start else None

@@ -54,6 +54,14 @@ def metrics_lines(
                 yield step, values
 
 
+def scalars_by_step(directory: str, end: int) -> dict[int, dict[str, float]]:
+    """The scalars of each step before `end`, ascending. Raises as `metrics_lines`."""
+    scalars = dict[int, dict[str, float]]()
+    for step, values in metrics_lines(directory, range(end)):
+        scalars[step] = scalars.get(step, {}) | values
+    return dict(sorted(scalars.items()))
+
+
 def newest(directory: str) -> tuple[int | None, dict[str, float]]:
     """The last step, and the last value of each scalar, also of those that only some steps have;
     None and {} if there is none. Reads only the end of the file. Raises CheckpointError as

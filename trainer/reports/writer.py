@@ -35,7 +35,7 @@ from pipeline.shards.frames import frame
 from pipeline.storage.storage import explained, join
 from trainer.config import TrainerConfig
 from trainer.reports.metrics_file import Fence, MetricsFile, Sink, SinkWriter, open_sink, unfenced
-from trainer.reports.metrics_lines import metrics_lines
+from trainer.reports.metrics_lines import scalars_by_step
 from trainer.reports.workdir import event_file
 
 MOST_IMAGES = 16  # per point; an event file is no place for a complete batch
@@ -234,11 +234,7 @@ class Reports:
     def earlier(self, step: int) -> dict[int, dict[str, float]]:
         """The scalars of each step before this one, also those that runs before this one wrote; {}
         on a process that does not write."""
-        lines = metrics_lines(self._directory, range(step)) if self.writes else ()
-        found = dict[int, dict[str, float]]()
-        for each, values in lines:
-            found[each] = found.get(each, {}) | values
-        return dict(sorted(found.items()))
+        return scalars_by_step(self._directory, step) if self.writes else {}
 
     def steps(self, first: int, columns: Mapping[str, np.ndarray]) -> None:
         """Writes like `scalars`, for the steps first, first + 1, ...; `columns` has the values of

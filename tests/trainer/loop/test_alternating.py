@@ -180,21 +180,28 @@ def test_a_training_that_gets_no_better_ends_and_a_restart_goes_on_counting(
     caplog.set_level("INFO", "trainer")
     stuck = replace(dense_task, optimizer=optax.sgd(0.0))
     inputs = [vector_input] * 2
-    alone = stopped_early(stuck, config("alone", iterations_per_loop=4), inputs, 60)
+    settings = config("alone", iterations_per_loop=4, keep_best="loss")
+    alone = stopped_early(stuck, settings, inputs, 60)
+    assert "the best checkpoint by loss is that of step 4, for --restore-step" in caplog.text
     assert [each.step for each in alone.evaluations] == [4, 8, 12, 16, alone.step]
     assert alone.step <= 28
 
-    def since(metric):
+    def since(metric, count, step):
         value = f"{np.float32(alone.evaluations[0].metrics[metric]):.6g}"
-        return f"{metric} was not better than {value} at step 4 in 3 evaluations up to step 16"
+        return f"{metric} was not better than {value} at step 4 in {count} evaluations up to step {step}"
 
-    assert alone.stopped == since("loss")
+    assert alone.stopped == since("loss", 3, 16)
     settings = config("resumed", iterations_per_loop=4)
     highest = {"metric": "accuracy", "better": "max"}
     assert stopped_early(stuck, settings, inputs, 8, **highest).stopped is None
     resumed = stopped_early(stuck, settings, inputs, 60, **highest)
-    assert (resumed.stopped, resumed.step) == (since("accuracy"), alone.step)
+    assert (resumed.stopped, resumed.step) == (since("accuracy", 3, 16), alone.step)
     assert "step 16: accuracy" in caplog.text
+    again = stopped_early(stuck, settings, inputs, 60, **highest)
+    assert (again.step, again.start_step, again.evaluations) == (resumed.step, resumed.step, ())
+    assert again.stopped == since("accuracy", 4, again.step)
+    longer = Trainer(stuck, settings, callbacks=[EarlyStopping("accuracy", 6, better="max")])
+    assert longer.train_and_evaluate(*inputs, max_steps=60, eval_every_steps=4).step > again.step
 
 
 def test_a_training_that_gets_better_goes_on(dense_task, vector_input, config):
