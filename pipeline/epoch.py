@@ -9,6 +9,8 @@ import numpy as np
 
 from pipeline.errors import EvaluationError, InputError, OptionError
 from pipeline.inputs.input_info import InputInfo, proven_by
+from pipeline.shards.copies import in_others
+from pipeline.sizes import counted
 from pipeline.sources.records import RecordsInfo
 from pipeline.spec import CRC, INDEX, MASK, RESERVED
 
@@ -117,6 +119,15 @@ def check_counts(
             f"{call} has nothing to count. {_next_step(info)}"
         )
     return Counted(records, masked, crc, not masked and None not in (due, expected))
+
+
+def proof_of(proven: bool, masked: int, copies: Mapping[str, int] | None) -> str:
+    """Whether an epoch is proven, or why not; and how many of its records are in other splits, if
+    that is known. masked: see Counted."""
+    unproven = "the input does not state which records are due"
+    if masked:
+        unproven = f"{counted(masked, 'bad record')} left out"
+    return ", ".join(["proven exact" if proven else f"not proven: {unproven}", *in_others(copies)])
 
 
 def _next_step(info: InputInfo) -> str:

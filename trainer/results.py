@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.shards.copies import in_others
+from pipeline.epoch import proof_of
 from pipeline.sizes import counted
 from pipeline.storage.schemes import open_storage
 from pipeline.storage.storage import join, write_file
@@ -97,14 +97,9 @@ class EvalResult:
             )
         records = f"{self.labelled} {'labelled ' * unlabelled}{f'of {due} ' if due else ''}records"
         of = f" of {self.data}" if self.data else ""
-        unproven = "the input does not state which records are due"
-        if self.masked:
-            unproven = f"{counted(self.masked, 'bad record')} left out"
-        proven = ", ".join(
-            ["proven exact" if self.proven else f"not proven: {unproven}", *in_others(self.copies)]
-        )
+        proof = proof_of(self.proven, self.masked, self.copies)
         return "; ".join(
-            [f"step {self.step}: {', '.join(values)} over {records}{of}, {proven}", *notes]
+            [f"step {self.step}: {', '.join(values)} over {records}{of}, {proof}", *notes]
         )
 
     __repr__ = __str__  # a notebook shows the result of its last line

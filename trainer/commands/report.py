@@ -14,7 +14,7 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,8 @@ from typing import Any
 from pipeline.console.commands import program
 from pipeline.console.console import Console, say
 from pipeline.console.parser import Parser, exit_with
+from pipeline.epoch import proof_of
 from pipeline.errors import CheckpointError, OptionError
-from pipeline.shards.copies import in_others
 from pipeline.shards.typed_json import JsonFile
 from pipeline.sizes import format_number, format_seconds, format_share
 from pipeline.storage.schemes import open_storage
@@ -56,9 +56,10 @@ class Proof:
     checkpoint_path: str | None = None
     classes: str = ""
     copies: Mapping[str, int] | None = None
+    not_finite: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-OTHERS = ("crc", "expected_crc", "name", "unseen", "not_finite", "fingerprint")
+OTHERS = ("crc", "expected_crc", "name", "unseen", "fingerprint")
 """Keys of eval_result.json that are neither a metric nor part of the proof."""
 
 
@@ -218,14 +219,13 @@ def _lines(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         where = f" of {proof['checkpoint_path']}" if proof["checkpoint_path"] else ""
         due = "" if proof["num_records"] is None else f" of {proof['num_records']:,}"
         data = f" of {proof['data']}" if proof["data"] else ""
-        proven = ", ".join(
-            ["proven exact" if proof["proven"] else "not proven", *in_others(proof["copies"])]
-        )
-        proof_line = (
-            f"step {proof['step']:,}{where}: {proof['records']:,}{due} records{data}, {proven}"
-            f"{proof['classes'] and '; '}{proof['classes']}"
-        )
-        yield from _metrics("evaluation", proof_line, proof["metrics"])
+        proven = proof_of(proof["proven"], proof["masked"], proof["copies"])
+        notes = [
+            f"step {proof['step']:,}{where}: {proof['records']:,}{due} records{data}, {proven}",
+            *filter(None, [proof["classes"]]),
+            *(f"{name} is {why}" for name, why in proof["not_finite"].items()),
+        ]
+        yield from _metrics("evaluation", "; ".join(notes), proof["metrics"])
     for directory, evaluated in report["evaluations"].items():
         name = eval_name(directory)
         step = evaluated["step"]

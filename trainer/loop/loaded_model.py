@@ -113,6 +113,12 @@ class LoadedModel:
         converted = _without_loss(array, spec.dtype)
         integer = name in self.task.offsets and array.dtype.kind in "iu"  # of any size
         misshapen = array.shape != (rows, *spec.shape[1:])
+        if converted is array and array.dtype == np.int64 and not (integer or misshapen):
+            place = tuple(np.argwhere(array.astype(spec.dtype) != array)[0])
+            raise OptionError(
+                f"{name!r} is {array[place]} in row {place[0]}, which {spec.dtype} cannot hold. "
+                f"The model reads {_readable(name, spec)}."
+            )
         if misshapen or (converted.dtype != spec.dtype and not integer):
             raise OptionError(
                 f"{name!r} is {array.dtype} {list(array.shape)} in a batch of "

@@ -132,6 +132,19 @@ def test_records_that_are_also_in_another_split_are_told_beside_the_proof(make_r
     assert "proven exact, 1 of them also in train" in printed(capsys, workdir)
 
 
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"masked": 2}, "shards, not proven: 2 bad records left out; classes"),
+        ({"num_records": None}, "not proven: the input does not state which records are due; "),
+        ({"not_finite": {"r2": "undefined"}}, "not compared; r2 is undefined; r2 nan"),
+    ],
+)
+def test_what_is_not_proven_or_not_finite_has_its_reason(make_run, capsys, changes, text):
+    proof = PROOF | {"proven": False, "r2": float("nan")} | changes
+    assert text in printed(capsys, make_run(**{"eval_result.json": json.dumps(proof)}))
+
+
 def test_json_has_the_same_as_one_object_with_plain_numbers(make_run, capsys):
     found = json.loads(printed(capsys, make_run(), "--json"), parse_constant=pytest.fail)
     expected = {
