@@ -234,7 +234,10 @@ def test_a_loaded_model_predicts_arrays_as_the_trainer_predicts_records(digits, 
         (image / np.float32(255), r"float32 .*; the model reads image: uint8 \[rows, 32, 32, 1\]"),
         (image[:, 1:], r"'image' is uint8 \[4, 31, 32, 1\] in a batch of 4 rows; the model"),
         (image / 255, r"'image' is float64 .*; the model reads image: uint8"),
-        (image.astype(np.int64) + 256, r"'image' is \d+ in row 0, which uint8 cannot hold. The model reads image: uint8"),
+        (
+            image.astype(np.int64) + 256,
+            r"'image' is \d+ in row 0, which uint8 cannot hold. The model reads image: uint8",
+        ),
         (image[:0], "the batch has no rows"),
         (7.0, r"the batch has no rows; the model reads image: uint8 \[rows, 32, 32, 1\]"),
     ):

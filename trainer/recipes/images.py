@@ -76,7 +76,8 @@ class Config(ImageModel):
     """Share of each label that is spread over all classes."""
     class_weights: Literal["equal", "balanced"] = "equal"
     """What the records of a class weigh in the loss of the training; metrics weigh all alike.
-    balanced: all classes the same in sum. It reads all training records first, to count them."""
+    balanced: all classes the same in sum. Each host first reads all training records, at every
+    start, to count them."""
     trainer: TrainerConfig = settings(
         eval_batch_size=128, iterations_per_loop=20, max_steps=2000, checkpoint_every_steps=500
     )
