@@ -4,6 +4,7 @@ and the tokenizer.
 open_dataset finds it, a training run keeps it with its model, and the records of other data get the
 model's numbers by name, or are refused. NumPy only."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -90,13 +91,13 @@ def joined(one: Description, other: Description) -> Description:
     """The description of the records of both: that of `one`, with the classes of both, and the sums
     of their counts."""
     columns = dict(one.columns)
-    for key, column in other.columns.items():
-        if labels := joined_labels(one.names(key), other.names(key)):
-            counts = [each.get for each in (columns[key].categories, column.categories)]
-            categories = {name: sum(of(name, 0) for of in counts) for name in labels.names}
-            columns[key] = replace(columns[key], categories=categories)
-    labels = joined_labels(one.labels, other.labels) or one.labels
-    return replace(one, labels=labels, columns=columns)
+    for key, column in one.columns.items():
+        if names := joined_labels(one.names(key), other.names(key)):
+            counts = Counter(column.categories)
+            counts.update(other.columns[key].categories if key in other.columns else {})
+            columns[key] = replace(column, categories={name: counts[name] for name in names.names})
+    labels = one.labels and joined_labels(one.labels, other.names(one.labels.key))
+    return replace(one, labels=labels or one.labels, columns=columns)
 
 
 Describe = Callable[[Description | None], Description | None]

@@ -185,17 +185,23 @@ def test_categories_of_several_tables_are_joined_with_their_counts():
 
     def table(tags, count):
         columns = {"tags": ColumnStatistics(4, 0, categories=dict.fromkeys(tags, count))}
-        records = ExampleRecords("table", schema, [{"tags": [1, 0, MISSING]}, {"tags": []}], None)
-        info = replace(records.info, describe=lambda: Description(schema, None, columns))
-        records.info = info
-        return records
+        named = Labels("tags", 0, tuple(tags)), {}
+        description = Description(schema, *((None, columns) if count else named))
+        rows = [{"tags": [1, 0, MISSING]}, {"tags": []}]
+        return ExampleRecords("table", schema, rows, description=description)
 
-    data = eval_dataset(
-        [table("ab", 3), table("cb", 2)], global_batch=4, pad_to={"tags": 3}, keys=["tags"]
-    )
-    (batch,) = data.batches()
-    assert batch["tags"].tolist() == [[1, 0, -1], [0, 0, 0], [1, 2, -1], [0, 0, 0]]
-    assert data.info.description.columns["tags"].categories == {"a": 3, "b": 5, "c": 2}
+    for counts in ((3, 2, 0), (0, 3, 2), (3, 0, 0)):
+        tables = [*map(table, ("ab", "cb", "ad"), counts)]
+        data = eval_dataset(tables, global_batch=6, pad_to={"tags": 3}, keys=["tags"])
+        (batch,) = data.batches()
+        numbers = [[1, 0, -1], [1, 2, -1], [3, 0, -1]]
+        assert batch["tags"][::2].tolist() == numbers
+        assert data.info.description.names("tags").names == ("a", "b", "c", "d")
+        if counts[0]:
+            categories = data.info.description.columns["tags"].categories
+            assert [*categories.items()] == [
+                ("a", 3), ("b", 3 + counts[1]), ("c", counts[1]), ("d", 0)
+            ]  # fmt: skip
 
 
 def test_a_warm_start_takes_the_targets_kind_from_the_data():
