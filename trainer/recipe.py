@@ -82,7 +82,7 @@ class Recipe(ABC):
     patience: int | None = None
     """With --eval-every-steps: end the training once this many evaluations in a row have brought
     no better value of --keep-best, which is then the loss by default. What follows uses the last
-    model; the log names the checkpoint of the best one."""
+    model; the log names the best checkpoint, for --checkpoint-path."""
     check_padding: bool = False
     """Evaluate with three kinds of padding after the last record; an error unless the metrics are
     bit-identical."""

@@ -258,13 +258,12 @@ class Training:
             log.warning("%s: training ends at step %d of %s, %s", stopped.stop, step, end, how)
         elif self.end is None:
             log.info("the input ended at step %d", step)
-        best = self.session.checkpoints.best() if self.session.job.writes else None
+        checkpoints = self.session.checkpoints
+        best = checkpoints.best() if self.session.job.writes else None
         if best not in (None, step):
-            log.info(
-                "the best checkpoint by %s is that of step %d, for --restore-step or load(step=)",
-                self.session.job.config.keep_best,
-                best,
-            )
+            path = join(checkpoints.directory, str(best))
+            metric = self.session.job.config.keep_best
+            log.info("the best checkpoint by %s: --checkpoint-path %s", metric, path)
         if stopped.preempted:
             raise ending(f"{stopped.stop}; {resume}", stopped.interrupted, together=True)
         speed = monitor.speed(step - start) if step > start else None

@@ -182,7 +182,9 @@ def test_a_training_that_gets_no_better_ends_and_a_restart_goes_on_counting(
     inputs = [vector_input] * 2
     settings = config("alone", iterations_per_loop=4, keep_best="loss")
     alone = stopped_early(stuck, settings, inputs, 60)
-    assert "the best checkpoint by loss is that of step 4, for --restore-step" in caplog.text
+    path = Path(settings.workdir, "checkpoints", "4")
+    assert f"the best checkpoint by loss: --checkpoint-path {path}" in caplog.text
+    assert path.is_dir()
     assert [each.step for each in alone.evaluations] == [4, 8, 12, 16, alone.step]
     assert alone.step <= 28
 
