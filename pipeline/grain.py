@@ -6,6 +6,7 @@ evaluation_batches say more of them. Grain itself is imported only where batches
 import contextlib
 import threading
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn, SupportsIndex
 
 import numpy as np
@@ -77,8 +78,9 @@ class GrainSource:
 
     @property
     def info(self) -> RecordsInfo:
-        """What is known of its records, for an infeed.Epoch."""
-        return self._records.info
+        """What is known of its records, as it delivers them, for an infeed.Epoch."""
+        own = self._records.info
+        return replace(own, parts=(), describe=lambda: own.description)
 
     def __len__(self) -> int:
         return len(self._records)

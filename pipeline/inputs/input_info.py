@@ -64,7 +64,8 @@ class InputInfo:
 
 
 def proven_by(info: InputInfo, records: RecordsInfo) -> InputInfo:
-    """The info of an epoch whose examples are these records."""
+    """The info of an epoch whose examples are these records. Raises as check_numbers."""
+    records.check_numbers()
     return replace(
         info,
         num_records=records.num_records,

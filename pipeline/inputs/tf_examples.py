@@ -75,13 +75,8 @@ def examples(
     Raises: as open_dataset; OptionError for other files, and for keys that the records do not have;
     EmptySplitError for endless epochs of no record, where there are more hosts than records."""
     records = open_dataset(data, split)
+    records.info.check_numbers()
     features = feature_spec(records, keys)
-    for key in features.keys() & records.info.renumberings:
-        raise OptionError(
-            f"{records.info.name} number the classes of {key!r} differently, and TensorFlow parses "
-            "the numbers that are stored. tf_data.train_dataset and eval_dataset renumber them; or "
-            "leave the feature out of keys."
-        )
     check_number("window_records", window_records, at_least=1)
     check_number("epochs", epochs, at_least=1)
     if epochs is None and not shuffle:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from pipeline.description import Description, Renumbering, Source, joined, renumberings
-from pipeline.errors import CorruptRecordError
+from pipeline.errors import CorruptRecordError, OptionError
 from pipeline.shards.schema import Labels, Schema
 from pipeline.spec import Layout
 
@@ -176,6 +176,15 @@ class RecordsInfo:
             return {}
         features = self.description.schema.features
         return renumberings(self.description, self.sources, features, {}, same_classes=True)
+
+    def check_numbers(self) -> None:
+        """OptionError if records do not store the numbers of the description."""
+        for key in self.renumberings:
+            raise OptionError(
+                f"{self.name} number the classes of {key!r} differently, and a program that parses "
+                "records gets the numbers that are stored. Batches of train_dataset and "
+                "eval_dataset, and pipeline.grain.source, have one number per class."
+            )
 
     def in_common(self, record: Mapping[str, Any], number: int) -> dict[str, Any]:
         """The features of a record with the numbers of the description."""

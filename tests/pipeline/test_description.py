@@ -13,6 +13,7 @@ from sweep import examples
 from pipeline.datasets import eval_dataset, mixture, open_dataset, train_dataset
 from pipeline.decoding.columns import Ragged, renumbered
 from pipeline.description import Description, Source, renumberings
+from pipeline.epoch import Epoch
 from pipeline.errors import OptionError, SchemaError
 from pipeline.grain import source
 from pipeline.raw.cells import MISSING
@@ -155,6 +156,21 @@ def test_classes_of_data_that_are_read_together_keep_the_numbers_of_the_first(na
     batch = next(drawn.batches())
     due = np.array(expected + expected[-len(names[2]) - 1 :])
     assert batch["kind"].tolist() == due[batch["_index"]].tolist()
+
+
+def test_an_epoch_of_records_whose_numbers_differ_is_one_of_decoded_records():
+    both = [rows(("cat", "dog")), rows(("dog", "cow"))]
+    with pytest.raises(
+        OptionError, match="number the classes of 'kind' differently, and a program"
+    ):
+        Epoch(open_dataset(both))
+    data = eval_dataset(both, global_batch=4, keys=["kind"])
+    decoded = source(both, keys=["kind"])
+    for each in (data, decoded):
+        epoch = Epoch(each)
+        epoch.add(decoded.take(range(4)))
+        assert epoch.check().proven
+    assert decoded.info.description.labels == data.info.description.labels
 
 
 def test_a_number_that_is_no_class_of_its_dataset_is_none_of_another():
