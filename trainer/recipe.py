@@ -194,10 +194,11 @@ class Recipe(ABC):
 
         Writes nothing: the command tries whether the work directory is writable after these checks.
         Raises InfeedError for a work directory that has no checkpoint to evaluate, for an init_from
-        that is not a checkpoint, for a checkpoint_path without one or with another mode, and for an
-        export_path where exports cannot be."""
+        that is not a checkpoint, for a checkpoint_path without one or with another mode, for a
+        restore_step with a mode that does not train, and for an export_path where exports cannot
+        be."""
         from pipeline.pages.page import check_page
-        from trainer.checkpointing.listing import check_checkpoint
+        from trainer.checkpointing.listing import check_checkpoint, checkpoints_directory
         from trainer.checkpointing.warm_start_finding import find_checkpoint
         from trainer.serving.publishing import check_place
 
@@ -228,11 +229,16 @@ class Recipe(ABC):
                 )
             _ = self.trained_in
             return
-        # evaluate-continuously waits for the first checkpoint.
+        # evaluate-continuously waits for the first checkpoint, and takes the flags of the training.
         if not self.trainer.fast_dev_run and self.mode != "evaluate-continuously":
-            check_checkpoint(
-                workdir, self.trainer.restore_step if trains else None, required=not trains
-            )
+            step = self.trainer.restore_step
+            if step is not None and not trains:
+                raise OptionError(
+                    f"restore_step={step} with mode={self.mode}: only a training resumes from it. "
+                    f"Leave it out for the newest checkpoint; for this one, give "
+                    f"--checkpoint-path={checkpoints_directory(workdir)}/{step}."
+                )
+            check_checkpoint(workdir, step, required=not trains)
 
 
 @dataclass(frozen=True, kw_only=True)

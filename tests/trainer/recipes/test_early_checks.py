@@ -90,6 +90,11 @@ def test_a_shard_that_is_missing_or_truncated_is_named_before_anything_is_traine
         ("digits", ("--follow-seconds", "0"), "--follow-seconds=0.0"),
         ("digits", ("--num-devices", "2"), "--num-devices=2 is given with --platform=None"),
         ("digits", ("--restore-step", "7"), "work is no directory"),
+        (
+            "digits",
+            ("--restore-step", "7", "--mode", "export"),
+            "work/checkpoints/7.",
+        ),
         ("digits", ("--export-pth", "x"), "Did you mean --export-path?"),
         ("digits", ("--workdir", "/dev/null/work"), "cannot write to --workdir=/dev/null/work"),
     ],
