@@ -11,7 +11,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 @dataclass(frozen=True)
 class Request:
-    """One request as the gateway saw it. Bytes are those of bodies as sent; seconds are from its arrival to its end.
+    """One request as the gateway saw it. Bytes are those of bodies as sent; seconds are from its arrival, by the
+    gateway's clock, to its end.
 
     status None: no answer yet, or none at all (reset, stall). fault: what the gateway did to it, "" for nothing."""
 
@@ -27,6 +28,7 @@ class Request:
     request_bytes: int
     response_bytes: int
     status: int | None
+    started: float
     seconds: float
     fault: str
 
@@ -63,6 +65,7 @@ class Entry:
             request_bytes=request_bytes,
             response_bytes=0,
             status=None,
+            started=self.started,
             seconds=0.0,
             fault="",
         )
