@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from fake_s3.server import Reset, Short, Stall, Status
+from sweep import SWEEP
 
 from pipeline.storage.schemes import open_storage
 from trainer.checkpointing.contents import check_tree, read_array, read_contents
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
 DEADLINE_SECONDS = 120
-KILLS = 10
+KILLS = 20 if SWEEP else 10
 FAULTS = [Status(503), Status(429), Status(500, when="after")]
 FAULTS += [Reset(), Reset(when="after"), Short()]
 PROGRAM = """
@@ -124,7 +125,7 @@ def test_a_run_killed_in_the_middle_of_a_save_resumes_to_the_bits_of_a_run_on_a_
     assert arrays(workdir).keys() == {20, 40}
 
 
-def test_ten_kills_at_any_change_leave_only_checkpoints_with_the_values_of_a_straight_run(
+def test_kills_at_any_change_leave_only_checkpoints_with_the_values_of_a_straight_run(
     s3_bucket, s3_server, start_run, tmp_path
 ):
     workdir, rng = f"{s3_bucket}/run", random.Random(0)
