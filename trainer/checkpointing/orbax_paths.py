@@ -176,7 +176,9 @@ def reason(error: BaseException, advice: str = "") -> str:
     while error.__cause__:  # Orbax's own text is a page of tensorstore's settings
         error = error.__cause__
     text = str(error).strip() or type(error).__name__
-    line = re.split(r" \[\w+(?:\[\d+\])?='", text.split("\n", 1)[0], maxsplit=1)[0][:500]
+    line = re.split(r" \[\w+(?:\[\d+\])?='", text.split("\n", 1)[0], maxsplit=1)[0]
+    if len(line) > 600:  # paths first, the cause last
+        line = f"{line[:200]} ... {line[-400:]}"
     if status := re.search(r"\[http_response_code='(\d+)'\]", text):
         return f"status {status[1]}: {line}"
     advice = advice or f" {advice_for(line)}".rstrip()
