@@ -50,13 +50,14 @@ not state it; alone, of the loss."""
 
 @dataclass(frozen=True)
 class TrainBegin:
-    """A training is about to begin, or to resume.
+    """A training run is about to begin or resume.
 
-    step: number of finished steps. evaluated: of the evaluations during this training, by name, the
-    metrics at each step so far; empty on other hosts than 0. stop: see Callback."""
+    step: number of finished steps. earlier: given the name of an evaluation of this training,
+    returns its metrics at each step so far, including those of earlier runs; {} on hosts other than
+    0. Raises CheckpointError for a damaged file. stop: see Callback."""
 
     step: int
-    evaluated: Mapping[str | None, Mapping[int, Mapping[str, float]]]
+    earlier: Callable[[str | None], Mapping[int, Mapping[str, float]]]
     stop: Stop
 
 
@@ -130,7 +131,7 @@ class Callback:
         could not work."""
 
     def on_train_begin(self, begin: TrainBegin) -> None:
-        """Called before the first dispatch of a training, also of one that resumes."""
+        """Called before the first dispatch of a training run, including a resumed one."""
 
     def on_loop_end(self, end: LoopEnd) -> None:
         """Called after every dispatch of training."""
@@ -219,7 +220,7 @@ class EarlyStopping(Callback):
 
     def on_train_begin(self, begin: TrainBegin) -> None:
         """Ends the training, if it was time before a restart."""
-        self._end(begin.step, begin.evaluated.get(self._name, {}), begin.stop)
+        self._end(begin.step, begin.earlier(self._name), begin.stop)
 
     def on_evaluation_end(self, end: EvaluationEnd) -> None:
         """Ends the training, if it is time."""

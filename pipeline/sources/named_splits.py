@@ -10,6 +10,7 @@ If no part names a split, or several do, none is guessed.
 The small files that TFDS writes describe a dataset: the tfds converter and open_dataset recognize
 it by them, and other tools use those next to TFRecord files. Needs no TFDS."""
 
+import itertools
 import json
 import re
 from collections import defaultdict
@@ -91,12 +92,17 @@ def _check_sets(directory: str, split: str, files: Listing) -> None:
                 f"select one: {split}=PATTERN."
             )
     for (before, total, after), numbers in sets.items():
-        missing = sorted(set(range(int(total))) - numbers)
-        if missing:
-            names = [f"{before}{number:0{len(total)}d}-of-{total}{after}" for number in missing]
+        # lazy: a name may state any number of files
+        missing = (number for number in range(int(total)) if number not in numbers)
+        names = [
+            f"{before}{number:0{len(total)}d}-of-{total}{after}"
+            for number in itertools.islice(missing, _SHOWN)
+        ]
+        if names:
+            count = int(total) - sum(number < int(total) for number in numbers)
             raise RawDataError(
-                f"{directory}: {len(names)} of {len(names) + len(numbers)} files of {split!r} are "
-                f"missing: {first_names(names)}. Copy them, or select files: {split}=PATTERN."
+                f"{directory}: {count} of {count + len(numbers)} files of {split!r} are missing: "
+                f"{first_names(names, count)}. Copy them, or select files: {split}=PATTERN."
             )
 
 
@@ -171,9 +177,11 @@ def parse_assignment(option: str, text: str) -> tuple[str, str]:
     return validate_split(split), value
 
 
-def first_names(names: Sequence[str]) -> str:
-    """The first five names, and the number of the others, for messages."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+def first_names(names: Sequence[str], count: int | None = None) -> str:
+    """The first five names, and the number of the others, for messages. count: of all names, if
+    these are only the first."""
+    others = (count or len(names)) - _SHOWN
+    more = f" and {others} more" if others > 0 else ""
     return f"{', '.join(names[:_SHOWN]) or 'nothing'}{more}"
 
 

@@ -4,9 +4,10 @@ begins with.
 From the names of files, then as a pure function of names, shapes and patterns. Commands look for
 the checkpoint before they import JAX."""
 
+import itertools
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeVar
 
@@ -87,22 +88,29 @@ def find_checkpoint(path: str) -> Found:
 def _belonging(path: str, files: Collection[str], indexed: bool) -> tuple[str, ...]:
     """The files to read: those that the index lists, otherwise all. Raises OptionError if a listed
     file, or another part of one of the files, is missing."""
-    expected = set[str]()
+    listed = set[str]()
     if indexed:
         index = JsonFile(join(path, INDEX), CheckpointError, "Copy it again, or remove it.")
         page = index.read(read_file(open_storage(path), index.path) or "", Json)
         names = index.typed(page.get("weight_map"), Mapping[str, FileName])
-        expected = {join(path, name) for name in names.values()}
-    for match in filter(None, map(PART.fullmatch, files)):
+        listed = {join(path, name) for name in names.values()}
+    of_index = ((file, len(listed)) for file in sorted(listed))
+    for file, count in itertools.chain(of_index, *map(_parts, files)):
+        if file not in files:
+            raise OptionError(
+                f"init_from={path!r} has no {file.rpartition('/')[2]}, one of {count} parts. Give "
+                "a directory that has all of them."
+            )
+    return tuple(sorted(listed if indexed else files))
+
+
+def _parts(file: str) -> Iterator[tuple[str, int]]:
+    """The names of all parts, and their number, if this is one of several. Lazy: the name may state
+    any number."""
+    if match := PART.fullmatch(file):
         name, number, count = match.groups()
         for part in range(1, int(count) + 1):
-            expected.add(f"{name}-{part:0{len(number)}}-of-{count}.safetensors")
-    if missing := sorted(expected.difference(files)):
-        raise OptionError(
-            f"init_from={path!r} has no {missing[0].rpartition('/')[2]}, one of {len(expected)} "
-            "parts. Give a directory that has all of them."
-        )
-    return tuple(sorted(expected if indexed else files))
+            yield f"{name}-{part:0{len(number)}}-of-{count}.safetensors", int(count)
 
 
 def _entries(storage: Storage, path: str) -> tuple[list[str], list[str]]:

@@ -12,6 +12,7 @@ from pipeline.storage.storage import join, read_file
 
 FILES = ("config.json", "preprocessor_config.json")  # of timm; both of transformers
 SIZES = ("input_size", "crop_size", "size", "image_size")
+MOST_PIXELS = 4096  # a file may state any number, and images of that size are made
 HEADS = ("num_attention_heads", "num_heads")
 Rgb = tuple[float, float, float]
 
@@ -80,8 +81,8 @@ def described(init_from: str, known: Mapping[str, Any]) -> Described:
 
 def _side(size: Any) -> int | None:
     """Of square images, from a number, [channels, height, width] or {"height": ..., "width": ...};
-    None for anything else."""
+    None for anything else, or more than MOST_PIXELS."""
     if isinstance(size, dict | list):
         sides = [*size.values()] if isinstance(size, dict) else size[1:]
         size = sides[0] if sides and sides.count(sides[0]) == len(sides) else None
-    return size if type(size) is int else None
+    return size if type(size) is int and 0 < size <= MOST_PIXELS else None

@@ -1,7 +1,7 @@
 """The loop of training: dispatches, and what the host does between two of them."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
@@ -109,11 +109,13 @@ def train_steps(
         )
         if jax.process_index() == 0:
             session.checkpoints.on_complete = training.completed
-        evaluated = {
-            name: scalars_by_step(join(config.workdir, eval_directory(name)), start + 1)
-            for name in (evaluations.opened if evaluations and job.writes else ())
-        }
-        session.call_back("on_train_begin", TrainBegin(start, evaluated, schedule.stop))
+
+        def earlier(name: str | None) -> Mapping[int, Mapping[str, float]]:
+            if not (evaluations and name in evaluations.opened and job.writes):
+                return {}
+            return scalars_by_step(join(config.workdir, eval_directory(name)), start + 1)
+
+        session.call_back("on_train_begin", TrainBegin(start, earlier, schedule.stop))
         dispatches = Dispatches(
             *(begun.state, start, feeder, program, training.record), session.activity
         )
@@ -258,14 +260,14 @@ class Training:
             log.warning("%s: training ends at step %d of %s, %s", stopped.stop, step, end, how)
         elif self.end is None:
             log.info("the input ended at step %d", step)
+        if stopped.preempted:
+            raise ending(f"{stopped.stop}; {resume}", stopped.interrupted, together=True)
         checkpoints = self.session.checkpoints
         best = checkpoints.best() if self.session.job.writes else None
         if best not in (None, step):
             path = join(checkpoints.directory, str(best))
             metric = self.session.job.config.keep_best
             log.info("the best checkpoint by %s: --checkpoint-path %s", metric, path)
-        if stopped.preempted:
-            raise ending(f"{stopped.stop}; {resume}", stopped.interrupted, together=True)
         speed = monitor.speed(step - start) if step > start else None
         monitor.warn_of_waiting()
         return TrainResult(

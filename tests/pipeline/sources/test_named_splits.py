@@ -66,6 +66,7 @@ def test_only_what_looks_like_a_tfrecord_is_taken_and_in_the_order_of_names():
     [
         ("train.tfrecord part-0-of-1", "cannot tell the split of part-0-of-1: .* train=PATTERN"),
         ("train-0-of-4 train-2-of-4", "2 of 4 files of 'train' are missing: train-1-of-4, train-3"),
+        ("train-0-of-99999999999", "99999999998 of 99999999999 files .* and 99999999993 more"),
         (
             "train-0-of-1 train-0-of-2 train-1-of-2",  # of an older writer, too
             r"belong to several sets: -of-1, -of-2\. Remove the outdated one",

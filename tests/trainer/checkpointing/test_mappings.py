@@ -232,6 +232,15 @@ def test_a_part_that_is_missing_is_named(tmp_path, given):
         loaded(f"{tmp_path}{given}", VIT)
 
 
+@pytest.mark.timeout(60)
+def test_a_name_that_states_any_number_of_parts_is_refused_at_the_first_that_is_missing(tmp_path):
+    save_file(TIMM, tmp_path / "model-1-of-99999999999.safetensors")
+    with pytest.raises(
+        OptionError, match=r"has no model-2-of-9{11}\.safetensors, one of 9{11} parts"
+    ):
+        loaded(tmp_path, VIT)
+
+
 def test_the_parts_are_those_that_the_index_lists(tmp_path):
     first = {name: array for name, array in TIMM.items() if name < "n"}
     rest = {name: array for name, array in TIMM.items() if name not in first}

@@ -78,6 +78,8 @@ def test_weights_without_a_description_fit_any_model(tmp_path):
         ("2\x1b[31m", None),
         (True, None),
         ([[9]], None),
+        (-224, None),
+        (10**9, None),
     ],
     ids=repr,
 )

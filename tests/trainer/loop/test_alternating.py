@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 
-from pipeline.errors import OptionError
+from pipeline.errors import CheckpointError, OptionError
 from trainer.callbacks import Callback, EarlyStopping
 from trainer.checkpointing.manager import CheckpointManager
 from trainer.trainer import Trainer
@@ -204,6 +204,23 @@ def test_a_training_that_gets_no_better_ends_and_a_restart_goes_on_counting(
     assert again.stopped == since("accuracy", 4, again.step)
     longer = Trainer(stuck, settings, callbacks=[EarlyStopping("accuracy", 6, better="max")])
     assert longer.train_and_evaluate(*inputs, max_steps=60, eval_every_steps=4).step > again.step
+
+
+def test_a_training_resumes_with_damaged_metrics_that_no_callback_asks_for(
+    dense_task, vector_input, config
+):
+    settings = config(iterations_per_loop=4)
+    options = {"max_steps": 8, "eval_every_steps": 4}
+    Trainer(dense_task, settings).train_and_evaluate(*[vector_input] * 2, **options)
+    metrics = Path(settings.workdir, "eval", "metrics.jsonl")
+    metrics.write_bytes(metrics.read_bytes().replace(b'"loss":', b'"loss":[', 1))
+    again = Trainer(dense_task, settings).train_and_evaluate(
+        *[vector_input] * 2, max_steps=12, eval_every_steps=4
+    )
+    assert (again.start_step, again.step) == (8, 12)
+    early = Trainer(dense_task, settings, callbacks=[EarlyStopping("loss", 3)])
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl"):
+        early.train_and_evaluate(*[vector_input] * 2, max_steps=16, eval_every_steps=4)
 
 
 def test_a_training_that_gets_better_goes_on(dense_task, vector_input, config):
